@@ -6,14 +6,13 @@ This is a tool about latency: `from firstlight import histfactory` must cost not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 
-def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
     """The `__getattr__` of `package`; home: {module of the package: names that it has}."""
     module_of = {name: module for module, names in home.items() for name in names}
 
-    def load(name: str) -> Any:
+    def load(name: str) -> object:
         import sys
         from importlib import import_module
 

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict
+from typing import Literal, Required, TypedDict
 
 import firstlight
 from firstlight.errors import FirstlightError
@@ -118,7 +118,7 @@ class Side:
         """Start a worker on this side: what `Runner` and `cases_in` take as `spawn`."""
 
         def start(
-            job: JsonObject, environment: Mapping[str, str], *limits: Any, **turn: Any
+            job: JsonObject, environment: Mapping[str, str], *limits: object, **turn: object
         ) -> Outcome:
             return spawn(
                 {**job, "list_modules": True},

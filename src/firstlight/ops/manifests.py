@@ -44,7 +44,7 @@ _VOLUMES: list[Plain] = [
 ]
 
 
-def _meta(name: str = NAME, **more: Any) -> Plain:
+def _meta(name: str = NAME, **more: object) -> Plain:
     return {"name": name, "labels": dict(_LABELS), **more}
 
 
@@ -53,7 +53,7 @@ def _probe(path: str, period: int, failures: int) -> Plain:
     return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures}
 
 
-def _container(arguments: list[str], **more: Any) -> Plain:
+def _container(arguments: list[str], **more: object) -> Plain:
     return {
         "name": "app",
         "image": IMAGE,
@@ -66,7 +66,7 @@ def _container(arguments: list[str], **more: Any) -> Plain:
     }
 
 
-def _pod(container: Plain, **more: Any) -> Plain:
+def _pod(container: Plain, **more: object) -> Plain:
     return {
         "serviceAccountName": NAME,
         "automountServiceAccountToken": False,
@@ -259,7 +259,7 @@ SERVERLESS: Plain = {
 }
 
 
-def _kustomization(resources: list[str], **more: Any) -> Plain:
+def _kustomization(resources: list[str], **more: object) -> Plain:
     head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     return {**head, "resources": resources, **more}
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from firstlight.errors import FirstlightError
 
 T = TypeVar("T")
-_SCALARS: dict[Any, frozenset[type]] = {
+_SCALARS: dict[object, frozenset[type]] = {
     **{kind: frozenset((kind,)) for kind in (str, int, bool, type(None))},
     float: frozenset((float, int)),
 }
@@ -68,7 +68,7 @@ def _misfit(value: object, where: str) -> MalformedRecordError:
     return MalformedRecordError(f"{where}: {value!r:.60} is not a valid value.")
 
 
-def _decode(hint: Any, value: object, where: str) -> Any:
+def _decode(hint: object, value: object, where: str) -> Any:
     if hint in _SCALARS:
         return value if type(value) in _SCALARS[hint] else _MISFIT
     if hint is Any:
@@ -96,7 +96,7 @@ def _items(hint: Any, values: Iterable[Any], where: str, made: Callable[[Any], A
     return _MISFIT if any(one is _MISFIT for one in found) else made(found)
 
 
-def _record(cls: Any, value: dict[str, Any], where: str) -> Any:
+def _record(cls: Any, value: dict[str, object], where: str) -> object:
     found = {}
     for name, (field, hint, needed) in _fields(cls).items():
         if name in value:

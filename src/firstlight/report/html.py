@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from firstlight.present.document import contents, document, masthead, packaged
 from firstlight.present.quantities import counted, size
@@ -82,7 +81,7 @@ def _when(moment: str, since: str = "") -> str:
     return escape(shown if since.startswith(day) else f"{day} {shown}")
 
 
-def _at(facts: JsonObject, group: str, name: str) -> Any:
+def _at(facts: JsonObject, group: str, name: str) -> object:
     """One fact of a group; None where it was not recorded."""
     found = facts.get(group)
     return found.get(name) if isinstance(found, Mapping) else None

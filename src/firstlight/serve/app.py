@@ -178,7 +178,7 @@ def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
 
 
 def fail(
-    exchange: Exchange, status: int, message: str, valid: Any = None, more: bytes = b""
+    exchange: Exchange, status: int, message: str, valid: object = None, more: bytes = b""
 ) -> None:
     """Answer with an error of the protocol's form."""
     body = {"error": message} if valid is None else {"error": message, "valid": valid}

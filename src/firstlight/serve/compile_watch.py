@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
@@ -60,7 +59,7 @@ class CompileWatch:
         monitoring.unregister_event_duration_listener(self._ended)
         monitoring.unregister_event_listener(self._happened)
 
-    def _ended(self, event: str, seconds: float, **_: Any) -> None:
+    def _ended(self, event: str, seconds: float, **_: object) -> None:
         stage = STAGES.get(event)
         if stage is None:
             return
@@ -68,7 +67,7 @@ class CompileWatch:
         if stage == "compile" and not getattr(self._here, "preparing", False):
             self.request_path.add()
 
-    def _happened(self, event: str, **_: Any) -> None:
+    def _happened(self, event: str, **_: object) -> None:
         result = CACHE.get(event, "")
         if result in self._cache:
             self._cache[result].add()

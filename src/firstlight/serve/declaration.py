@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from firstlight.errors import FirstlightError
 
@@ -69,22 +69,22 @@ class Input:
 class Model:
     """A function and what is needed to compile it before the first request; made by `model`."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     inputs: Mapping[str, Any]
     name: str
     version: str = "1"
     about: str = ""
-    parameters: Any = field(default=_Nothing, repr=False)
+    parameters: object = field(default=_Nothing, repr=False)
     buckets: Sequence[int] = BUCKETS
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     deadline_seconds: float = 10.0
     max_queue_rows: int | None = None
     x64: bool = False
-    compiler_options: Mapping[str, Any] | None = None
+    compiler_options: Mapping[str, object] | None = None
     canary_share: float | None = None
     compute_dtype: str | None = None
     max_relative_error: float = 0.01
-    examples: Mapping[str, Any] | None = field(default=None, repr=False)
+    examples: Mapping[str, object] | None = field(default=None, repr=False)
     program: str | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Model:
         except DeclarationError as error:
             raise DeclarationError(f"model {self.name!r}: {error}") from None
 
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:
+    def __call__(self, *arguments: object, **inputs: object) -> Any:
         """The function itself, with its parameters."""
         return self.function(*self.leading, *arguments, **inputs)
 
@@ -109,9 +109,33 @@ class Model:
         return 32 * max(self.buckets) if self.max_queue_rows is None else self.max_queue_rows
 
 
+class FrozenOptions(TypedDict, total=False):
+    """What may be said about any model; `model` says what they mean."""
+
+    version: str
+    about: str
+    deadline_seconds: float
+    max_queue_rows: int | None
+    canary_share: float | None
+
+
+class ModelOptions(FrozenOptions, total=False):
+    """What may be said about a function that is compiled."""
+
+    parameters: object
+    buckets: Sequence[int]
+    axes: Mapping[str, Sequence[int]]
+    x64: bool
+    compiler_options: Mapping[str, object] | None
+    compute_dtype: str | None
+    max_relative_error: float
+    examples: Mapping[str, object] | None
+    program: str | None
+
+
 def model(
-    *, inputs: Mapping[str, Any], name: str | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], Model]:
+    *, inputs: Mapping[str, Any], name: str | None = None, **options: Unpack[ModelOptions]
+) -> Callable[[Callable[..., object]], Model]:
     """Declare the decorated function as a model.
 
     The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters, with
@@ -132,13 +156,14 @@ def model(
             a commit: with the same text, a restart loads executables without tracing).
     """
 
-    def declare(function: Callable[..., Any]) -> Model:
+    def declare(function: Callable[..., object]) -> Model:
         if not callable(function):
             raise DeclarationError(f"{function!r} is not a function.")
         called = str(getattr(function, "__name__", "model"))
         named = name or (called if called.isidentifier() else "model")  # not so a lambda
-        about = options.pop("about", None) or (function.__doc__ or "").strip().partition("\n")[0]
-        return Model(function, inputs, named, about=about, **options)
+        about = options.get("about") or (function.__doc__ or "").strip().partition("\n")[0]
+        described: ModelOptions = {**options, "about": about}
+        return Model(function, inputs, named, **described)
 
     return declare
 

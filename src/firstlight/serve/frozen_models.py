@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from firstlight.serve.declaration import DeclarationError, Input, Model
+from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
 from firstlight.serve.loading import Arrays, Bucket, Loaded, LoadError, precision_scope
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
@@ -69,9 +69,9 @@ def frozen(
     path: str | Path,
     *,
     name: str | None = None,
-    parameters: Mapping[str | int, Any] | None = None,
-    static: Mapping[str, Any] | None = None,
-    **options: Any,
+    parameters: Mapping[str | int, object] | None = None,
+    static: Mapping[str, object] | None = None,
+    **options: Unpack[FrozenOptions],
 ) -> FrozenModel:
     """A model of what `firstlight.warmstart.freeze` has written.
 
@@ -124,7 +124,7 @@ def _require_place(path: Path, artifact: Artifact) -> None:
         )
 
 
-def _of_one_call(artifact: Artifact, static: Mapping[str, Any] | None) -> tuple[Program, ...]:
+def _of_one_call(artifact: Artifact, static: Mapping[str, object] | None) -> tuple[Program, ...]:
     """The executables of a call, one for every bucket."""
     programs = artifact.programs
     if static is not None:
@@ -153,7 +153,7 @@ def _call(program: Program) -> Any:
 
 
 def _opened(
-    artifact: Artifact, programs: tuple[Program, ...], parameters: dict[str | int, Any]
+    artifact: Artifact, programs: tuple[Program, ...], parameters: dict[str | int, object]
 ) -> Opened:
     program = programs[0]
     names: list[str] = []
@@ -176,7 +176,7 @@ def _opened(
     return Opened(artifact, programs, tuple(names), fixed)
 
 
-def _arguments(artifact: Artifact, program: Program) -> list[tuple[str, Any, list[str]]]:
+def _arguments(artifact: Artifact, program: Program) -> list[tuple[str, object, list[str]]]:
     """Name and tree of every argument, with the names of its leaves."""
     if program.in_shape is None:  # only JAX knows the tree
         return [(name, trees.LEAF, [name]) for name in _numbered("input", len(program.in_leaves))]
@@ -192,7 +192,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _values(
-    name: str, shape: Any, value: Any, expected: Sequence[Leaf]
+    name: str, shape: object, value: object, expected: Sequence[Leaf]
 ) -> list[np.ndarray[Any, Any]]:
     """The leaves of a parameter, checked against what was frozen."""
     leaves, found = trees.flatten(value)
@@ -238,7 +238,7 @@ def _dtype(leaf: Leaf) -> np.dtype[Any]:
     return found
 
 
-def _function(given: Opened) -> Callable[..., Any]:
+def _function(given: Opened) -> Callable[..., object]:
     def call(**_: Any) -> Any:
         raise LoadError(f"{given.artifact.function} is frozen: a server runs its executables.")
 
@@ -261,7 +261,7 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
         )
     kind = WithoutJax if given.artifact.without_jax else WithJax
     wide = given.artifact.place.x64 and kind is WithJax
-    placed: dict[int, Any] = {}
+    placed: dict[int, object] = {}
     with precision_scope(wide):
         buckets = tuple(_bucket(kind, given, signature, p, placed) for p in given.programs)
     return Loaded(model, signature, (), {(): buckets}, needed, wide)
@@ -272,7 +272,7 @@ def _bucket(
     given: Opened,
     signature: Signature,
     program: Program,
-    placed: dict[int, Any],
+    placed: dict[int, object],
 ) -> Bucket:
     """placed: parameters on the device, the same for all buckets."""
     begin = time.perf_counter()

@@ -58,7 +58,7 @@ def _model(
     workspace: hf.Model,
     digest: str,
     name: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     inputs: dict[str, Input],
     buckets: tuple[int, ...],
 ) -> Model:
@@ -99,10 +99,10 @@ _ABOUT = {
 }
 
 
-def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+def _each(function: Callable[..., object]) -> Callable[..., object]:
     """`function` of one row, for all rows: one after the other on a CPU, together elsewhere."""
 
-    def of_rows(model: hf.Model, **rows: Any) -> Any:
+    def of_rows(model: hf.Model, **rows: object) -> object:
         def one(row: dict[str, Any]) -> Any:
             return function(model, **row)
 
@@ -111,7 +111,7 @@ def _each(function: Callable[..., Any]) -> Callable[..., Any]:
     return of_rows
 
 
-def _fit(model: hf.Model, data: Any) -> dict[str, Any]:
+def _fit(model: hf.Model, data: object) -> dict[str, object]:
     found = hf.fit(model, data)
     sigma = jnp.sqrt(jnp.diagonal(found.covariance, axis1=-2, axis2=-1))
     return {
@@ -122,7 +122,7 @@ def _fit(model: hf.Model, data: Any) -> dict[str, Any]:
     }
 
 
-def _significance(model: hf.Model, data: Any) -> dict[str, Any]:
+def _significance(model: hf.Model, data: object) -> dict[str, object]:
     found = hf.discovery(model, data)
     return {
         "significance": found.z0,
@@ -133,7 +133,7 @@ def _significance(model: hf.Model, data: Any) -> dict[str, Any]:
     }
 
 
-def _cls(model: hf.Model, mu: Any, data: Any) -> dict[str, Any]:
+def _cls(model: hf.Model, mu: object, data: object) -> dict[str, object]:
     found = hf.cls(model, mu, data)
     return {
         "cls": found.observed,

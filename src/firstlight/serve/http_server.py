@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- called by the event loop -----------------------------------------------------------------
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: object) -> None:
         self.transport = transport
         connections = self.server.connections
         connections.add(self)

@@ -71,7 +71,7 @@ _MAX_DEPTH = 8
 
 def _numbers(kind: type) -> list[Any]:
     decoders = []
-    nested: Any = None
+    nested: object = None
     for depth in range(_MAX_DEPTH):
         nested = GenericAlias(list, (nested if depth else kind,))
         decoders.append(msgspec.json.Decoder(nested))
@@ -156,7 +156,7 @@ class Protocol:
     def write(self, asked: Asked, result: Result) -> tuple[list[Any], int | None]:
         """The parts of the body, and the length of its JSON where bytes follow."""
         tensors: list[_TensorOut] = []
-        parts: list[Any] = []
+        parts: list[object] = []
         extents = asked.rows.extents
         for i in asked.wanted:
             about = self._outputs[i]
@@ -174,7 +174,9 @@ class Protocol:
         return [head, *parts], len(head) if parts else None
 
 
-def _rows_of(result: Result, i: int, extents: dict[str, int] | None) -> tuple[list[int], list[Any]]:
+def _rows_of(
+    result: Result, i: int, extents: dict[str, int] | None
+) -> tuple[list[int], list[object]]:
     """Shape and flat numbers; taken from the batch's, which are converted once for all jobs."""
     if extents is not None:
         array = result.array(i, extents)
@@ -212,7 +214,7 @@ def _shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
 
 
 def _from_bytes(
-    tensor: Tensor, sent: _TensorIn, size: Any, rest: memoryview | None
+    tensor: Tensor, sent: _TensorIn, size: object, rest: memoryview | None
 ) -> tuple[Array, memoryview | None]:
     _require_datatype(tensor, sent)
     if rest is None or type(size) is not int or not 0 <= size <= len(rest):

@@ -55,7 +55,7 @@ class Kept(msgspec.Struct, frozen=True):
         return Signature(inputs, outputs, axes, model.function)
 
 
-def key_of(model: Model, abstract: Any, wide: bool) -> str | None:
+def key_of(model: Model, abstract: object, wide: bool) -> str | None:
     """What the executables depend on; None: the model does not say which program it is."""
     if model.program is None:
         return None

@@ -49,10 +49,10 @@ def _in_lower_precision(model: Model) -> Model:
     return replace(model, function=function, parameters=_cast(model.parameters, dtype))
 
 
-def _cast(tree: Any, dtype: Any) -> Any:
+def _cast(tree: object, dtype: Any) -> Any:
     """Floating-point numbers of a tree in another precision; all else as it is."""
 
-    def cast(leaf: Any) -> Any:
+    def cast(leaf: Any) -> object:
         array = leaf if hasattr(leaf, "astype") else np.asarray(leaf)
         return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else leaf
 

@@ -20,7 +20,7 @@ class PlainJson:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self._names = [tensor.name for tensor in loaded.signature.outputs]
-        fields: list[tuple[str, Any, Any]] = []
+        fields: list[tuple[str, object, object]] = []
         for i, tensor in enumerate(loaded.signature.inputs):
             nested: Any = _NUMBERS.get(tensor.dtype.kind, float)
             for _ in range(len(tensor.shape) + 1):

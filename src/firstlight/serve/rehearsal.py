@@ -33,7 +33,7 @@ class _Nowhere:
     def write(self, data: Any) -> None:
         pass
 
-    def writelines(self, parts: Any) -> None:
+    def writelines(self, parts: object) -> None:
         pass
 
     def resume_reading(self) -> None:

@@ -46,7 +46,7 @@ class Signature:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     axes: Mapping[str, tuple[int, ...]]
-    function: Callable[..., Any]  # (*leading, *inputs) -> tuple of outputs, jitted
+    function: Callable[..., object]  # (*leading, *inputs) -> tuple of outputs, jitted
 
     @property
     def lanes(self) -> list[Sizes]:
@@ -62,13 +62,13 @@ class Signature:
         ]
 
 
-def signature_of(model: Model, parameters: tuple[Any, ...]) -> Signature:
+def signature_of(model: Model, parameters: tuple[object, ...]) -> Signature:
     """Trace the function once per variable axis; `parameters` may be without values."""
     inputs, axes, structure = declared_inputs(model)
 
     names: list[str] = []
 
-    def flat(*arguments: Any) -> tuple[Any, ...]:
+    def flat(*arguments: object) -> tuple[Any, ...]:
         leading, given = arguments[: len(parameters)], arguments[len(parameters) :]
         result = model.function(*leading, **jax.tree_util.tree_unflatten(structure, given))
         leaves = jax.tree_util.tree_flatten_with_path(result)[0]
@@ -95,7 +95,7 @@ def declared_inputs(model: Model) -> tuple[tuple[Tensor, ...], dict[str, Sizes],
     return inputs, axes, structure
 
 
-def _input(name: str, leaf: Any) -> Tensor:
+def _input(name: str, leaf: object) -> Tensor:
     if not isinstance(leaf, Input):
         raise DeclarationError(f"input {name!r} is {leaf!r}, not a serve.Input.")
     dtype = jax.numpy.dtype(leaf.dtype)
@@ -109,7 +109,7 @@ def _input(name: str, leaf: Any) -> Tensor:
     return Tensor(name, dtype, tuple(leaf.shape), default, leaf.fill)
 
 
-def _require_axes(inputs: tuple[Tensor, ...], axes: Mapping[str, Any]) -> None:
+def _require_axes(inputs: tuple[Tensor, ...], axes: Mapping[str, object]) -> None:
     used = {size for tensor in inputs for size in tensor.shape if isinstance(size, str)}
     if used != set(axes):
         raise DeclarationError(
@@ -160,7 +160,7 @@ def _outputs(
     )
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _name(path: tuple[object, ...]) -> str:
     """`a.b.0` of a leaf's place in a tree."""
     parts = [str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path]
     bare = not parts or parts[0].isdecimal()

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 class InvalidRequestError(Exception):
     """A request that no result can be given for; its text is for the client."""
 
-    def __init__(self, message: str, status: int = 400, valid: Any = None) -> None:
+    def __init__(self, message: str, status: int = 400, valid: object = None) -> None:
         super().__init__(message)
         self.status, self.valid = status, valid
 
@@ -42,7 +42,7 @@ def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
         raise InvalidRequestError("the request is not UTF-8.") from None
 
 
-def as_array(tensor: Tensor, numbers: Any) -> Array:
+def as_array(tensor: Tensor, numbers: object) -> Array:
     """Numbers in the dtype of the model, or a message for the client.
 
     What is too large for a float is an error where `np.seterr(over="raise")` says so, which a
@@ -127,7 +127,7 @@ def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tup
 def valid_shapes(loaded: Loaded) -> dict[str, Any]:
     """What may be sent, for people and programs that sent something else."""
     inputs = {tensor.name: ["rows", *tensor.shape] for tensor in loaded.signature.inputs}
-    valid: dict[str, Any] = {"inputs": inputs, "rows": [1, loaded.model.buckets[-1]]}
+    valid: dict[str, object] = {"inputs": inputs, "rows": [1, loaded.model.buckets[-1]]}
     if loaded.signature.axes:
         valid["axes"] = {name: [1, sizes[-1]] for name, sizes in loaded.signature.axes.items()}
     return valid

@@ -207,7 +207,7 @@ def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) ->
             _attributes(event, {"compiles": note.compiles})
 
 
-def _attributes(thing: Any, values: dict[str, Any]) -> None:
+def _attributes(thing: Any, values: dict[str, object]) -> None:
     for name, value in values.items():
         put = thing.attributes.add(key=f"firstlight.{name}").value
         if isinstance(value, bool):

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from time import monotonic
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 from firstlight.telemetry.differences import Comparison, GradientCheck, Verdict, say_over_budget
 from firstlight.telemetry.starting import current
 from firstlight.telemetry.watch.steps import Steps
 
+_X = TypeVar("_X")
+_Rest = TypeVarTuple("_Rest")
+_Gradient = TypeVar("_Gradient")
+
 
 def check_gradient(
-    function: Callable[..., Any],
-    x: Any,
-    *rest: Any,
-    gradient: Callable[..., Any] | None = None,
+    function: Callable[[_X, *_Rest], object],
+    x: _X,
+    *rest: *_Rest,
+    gradient: Callable[[_X, *_Rest], object] | None = None,
     budget_seconds: float = 5.0,
     seed: int = 0,
 ) -> GradientCheck:
@@ -37,12 +41,12 @@ def check_gradient(
 
 
 def watch_gradient(
-    function: Callable[..., Any],
-    gradient: Callable[..., Any],
+    function: Callable[[_X, *_Rest], object],
+    gradient: Callable[[_X, *_Rest], _Gradient],
     *,
     every_seconds: float = 600.0,
     budget_seconds: float = 5.0,
-) -> Callable[..., Any]:
+) -> Callable[[_X, *_Rest], _Gradient]:
     """`gradient`, of which a call now and then is checked: the first one, then every so often.
 
     The function is evaluated four times before the call, so arguments may be donated to it. After
@@ -51,7 +55,7 @@ def watch_gradient(
     next_check, seed = monotonic(), 0
 
     @wraps(gradient)
-    def watched(x: Any, *rest: Any) -> Any:
+    def watched(x: _X, *rest: *_Rest) -> _Gradient:
         nonlocal next_check, seed
         if current() is None or monotonic() < next_check:
             return gradient(x, *rest)
@@ -72,7 +76,9 @@ def _steps() -> Steps | None:
     return None if watch is None else watch.steps
 
 
-def _counted(result: GradientCheck, function: Callable[..., Any], budget: float) -> GradientCheck:
+def _counted(
+    result: GradientCheck, function: Callable[..., object], budget: float
+) -> GradientCheck:
     if result.verdict is Verdict.OVER_BUDGET:
         say_over_budget(function, budget)
     watch = current()
@@ -81,8 +87,8 @@ def _counted(result: GradientCheck, function: Callable[..., Any], budget: float)
     return result
 
 
-def _jax_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+def _jax_gradient(function: Callable[..., object]) -> Callable[..., object]:
     import jax
 
-    made: Callable[..., Any] = jax.grad(function)
+    made: Callable[..., object] = jax.grad(function)
     return made

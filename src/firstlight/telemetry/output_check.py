@@ -6,17 +6,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from hashlib import blake2b
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from firstlight.telemetry import metrics
 from firstlight.telemetry.starting import current
 from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.guard import guarded
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 
 def watch_outputs(
-    function: Callable[..., Any], *, name: str | None = None, remember: int = 64
-) -> Callable[..., Any]:
+    function: Callable[_P, _R], *, name: str | None = None, remember: int = 64
+) -> Callable[_P, _R]:
     """`function`, whose outputs are compared with those of earlier calls with equal inputs.
 
     The inputs and outputs of every call are read and hashed, so each call waits for its results:
@@ -42,7 +45,7 @@ def watch_outputs(
             say_once(f"drift {label}", f"{label} gave other results for the same inputs.")
 
     @wraps(function)
-    def watched(*arguments: Any, **named: Any) -> Any:
+    def watched(*arguments: _P.args, **named: _P.kwargs) -> _R:
         if current() is None:
             return function(*arguments, **named)
         inputs = _digest((arguments, named))  # before the call, which may use them up
@@ -53,7 +56,7 @@ def watch_outputs(
     return watched
 
 
-def _digest(tree: Any) -> bytes:
+def _digest(tree: object) -> bytes:
     """Of the values, types and structure of a tree of arrays."""
     import jax
     import numpy as np

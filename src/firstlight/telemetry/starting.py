@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import wraps
 from time import monotonic
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 from firstlight.telemetry.collectors import Destination, Signal
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.process import ProcessWatch, Settings
 from firstlight.telemetry.watch.steps import Steps
 
-_Callable = TypeVar("_Callable", bound=Any)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _current: ProcessWatch | None = None
 
 
@@ -105,13 +107,13 @@ class step:  # noqa: N801 (used as a function)
         if _current is not None:
             _exit(_current.steps, self._name, error)
 
-    def __call__(self, function: _Callable) -> _Callable:
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         @wraps(function)
-        def stepping(*arguments: Any, **named: Any) -> Any:
+        def stepping(*arguments: _P.args, **named: _P.kwargs) -> _R:
             with self:
                 return function(*arguments, **named)
 
-        return stepping  # type: ignore[return-value]
+        return stepping
 
 
 def _enter(steps: Steps, name: str) -> None:

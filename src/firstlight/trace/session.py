@@ -25,7 +25,7 @@ class Recording:
     """What was recorded; complete after the block, and as far as it got within."""
 
     def __init__(self) -> None:
-        self._events: list[dict[str, Any]] = []
+        self._events: list[dict[str, object]] = []
         self._recorder = Recorder(self._events.append)
         self._read: tuple[int, Trace] | None = None
         self._ended = False
@@ -81,7 +81,7 @@ def recording() -> Iterator[Recording]:
         _SHARED.leave(one)
 
 
-def _read(events: list[dict[str, Any]], recorder: Recorder, ended: bool) -> Trace:
+def _read(events: list[dict[str, object]], recorder: Recorder, ended: bool) -> Trace:
     import json
     from dataclasses import replace
 
@@ -137,7 +137,7 @@ class _Shared:
         if self._hooks is not None:
             self._recorder.safely(self._hooks.forked)()
 
-    def _write(self, event: dict[str, Any]) -> None:
+    def _write(self, event: dict[str, object]) -> None:
         for one in self._listening:
             one._recorder._write(event)
 

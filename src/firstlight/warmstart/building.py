@@ -113,7 +113,9 @@ def _built(
 
 
 @contextmanager
-def _worker(cache: str, like: Program) -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
+def _worker(
+    cache: str, like: Program
+) -> Iterator[Callable[[dict[str, object]], dict[str, object]]]:
     """A process with the flags of XLA that a program was recorded with."""
     flags = {name: like.variables.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     environment = {k: v for k, v in os.environ.items() if k not in flags}
@@ -128,7 +130,7 @@ def _worker(cache: str, like: Program) -> Iterator[Callable[[dict[str, Any]], di
         assert process.stdin is not None and process.stdout is not None
         questions, answers = process.stdin, process.stdout
 
-        def ask(task: dict[str, Any]) -> dict[str, Any]:
+        def ask(task: dict[str, object]) -> dict[str, object]:
             try:
                 questions.write(json.dumps(task) + "\n")
                 questions.flush()
@@ -141,7 +143,7 @@ def _worker(cache: str, like: Program) -> Iterator[Callable[[dict[str, Any]], di
         yield ask
 
 
-def _task(program: Program, objects: Path) -> dict[str, Any]:
+def _task(program: Program, objects: Path) -> dict[str, object]:
     return {
         "program": str(objects / program.program),
         "options": str(objects / program.options),

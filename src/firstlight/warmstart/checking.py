@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from firstlight.warmstart import folder, manifest
 from firstlight.warmstart.building import versions_differ
@@ -59,7 +58,7 @@ def _by_program(listed: list[Listed], here: str) -> dict[object, Listed]:
     return found
 
 
-def _program(about: dict[str, Any]) -> object:
+def _program(about: dict[str, object]) -> object:
     parts = about.get("parts")
     if not isinstance(parts, dict) or "computation" not in parts:
         return object()  # equal to none

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from firstlight.warmstart.inventory import Listed
 
@@ -82,7 +81,7 @@ def _bare(name: str) -> str:
     return re.sub(r"^(jit|pmap)_", "", name).replace("<", "_").replace(">", "_").strip("_")
 
 
-def _parts(one: Listed) -> dict[str, Any]:
+def _parts(one: Listed) -> dict[str, object]:
     parts = one.about.get("parts")
     return parts if isinstance(parts, dict) else {}
 
@@ -98,14 +97,14 @@ def _of_kinds(first: str, second: str) -> list[Difference]:
     return [Difference(part, a, b) for part, a, b in pairs if a != b]
 
 
-def _of_programs(first: dict[str, Any], second: dict[str, Any]) -> Difference:
+def _of_programs(first: dict[str, object], second: dict[str, object]) -> Difference:
     if first.get("shapes") != second.get("shapes"):
         return _different(Part.SHAPES, first.get("shapes"), second.get("shapes"))
     same = first.get("without_constants") == second.get("without_constants")
     return Difference(Part.CONSTANTS if same else Part.CODE)
 
 
-def _different(part: Part, first: Any, second: Any, name: str = "") -> Difference:
+def _different(part: Part, first: object, second: object, name: str = "") -> Difference:
     if part is Part.OTHER:
         return Difference(part, name, name)
     if isinstance(first, dict) and isinstance(second, dict):
@@ -115,7 +114,7 @@ def _different(part: Part, first: Any, second: Any, name: str = "") -> Differenc
     return Difference(part, "" if same else _words(first), "" if same else _words(second))
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_words(each)}" for name, each in value.items())
     if isinstance(value, list):

@@ -33,7 +33,7 @@ class KeyRequest:
     options: Any
     backend: Any
     key: str = ""
-    parts: list[tuple[str, Callable[[Any], Any]]] = field(default_factory=list)
+    parts: list[tuple[str, Callable[[object], object]]] = field(default_factory=list)
 
 
 class KeyRequests:
@@ -69,12 +69,12 @@ class KeyRequests:
 
     def _asked(
         self,
-        module: Any,
-        devices: Any,
-        compile_options: Any,
-        backend: Any,
-        *more: Any,
-        **named: Any,
+        module: object,
+        devices: object,
+        compile_options: object,
+        backend: object,
+        *more: object,
+        **named: object,
     ) -> str:
         request = KeyRequest(module, devices, compile_options, backend)
         self._of_thread.request = request
@@ -83,7 +83,7 @@ class KeyRequests:
         self._on_key(request)
         return key
 
-    def _part(self, hash_obj: Any, name: str, hash_part: Any) -> None:
+    def _part(self, hash_obj: object, name: str, hash_part: Any) -> None:
         request: KeyRequest | None = getattr(self._of_thread, "request", None)
         if request is not None:
             request.parts.append((name, hash_part))
@@ -128,7 +128,7 @@ def printed(module: Any) -> str:
     return text
 
 
-def _digest(hash_part: Callable[[Any], Any]) -> str:
+def _digest(hash_part: Callable[[object], object]) -> str:
     whole = hashlib.sha256()
     hash_part(whole)
     return whole.hexdigest()[:_DIGITS]

@@ -114,7 +114,7 @@ def _checksum(signature: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(signature + digest).digest()
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, object]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
@@ -77,7 +77,7 @@ def handle(options: argparse.Namespace) -> int:
     return output.ending([] if limit.converged else [problem])
 
 
-def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, Any]) -> CLs:
+def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, object]) -> CLs:
     """CLs from no signal to beyond all limits."""
     import numpy as np
 

@@ -141,7 +141,7 @@ class _Redaction:
             return {module(str(name)): _place(place) for name, place in value.items()}
         return [self._value("", one) for one in value]
 
-    def _resharded(self, told: Iterable[Any]) -> list[object]:
+    def _resharded(self, told: Iterable[object]) -> list[object]:
         name, dtype, shape, size, given, used, place, *_ = told
         specs = (self._text(str(spec)) for spec in (given, used))
         return [self._path(name), dtype, shape, size, *specs, _place(place)]

@@ -40,7 +40,7 @@ def definition(fun: object) -> Facts:
     return {"name": name, "module": module, "kind": type(fun).__name__, "place": place}
 
 
-def innermost(fun: Any) -> Any:
+def innermost(fun: object) -> Any:
     """The function within partials, methods and what functools.wraps was used for."""
     for _ in range(_MAX_AROUND):
         if isinstance(fun, partial):
@@ -103,7 +103,7 @@ def is_operation(fun: object) -> bool:
     return bool(own(fun, "_apply_primitive"))
 
 
-def _given_to_equinox(call: Facts) -> Any:
+def _given_to_equinox(call: Facts) -> object:
     """Its third argument holds what is no array: of the function, of its arguments."""
     try:
         leaves, tree = call["args"][2][0]
@@ -114,7 +114,7 @@ def _given_to_equinox(call: Facts) -> Any:
         return None
 
 
-def _held(fun: object, depth: int) -> Any:
+def _held(fun: object, depth: int) -> object:
     """A function outside of JAX in the closure of one within."""
     if not isinstance(fun, FunctionType) or not depth:
         return None
@@ -161,7 +161,7 @@ class Parts:
     def __init__(self, fun: object) -> None:
         self._seen: set[int] = set()
         self._words: list[str] = []
-        self.objects: list[Any] = []
+        self.objects: list[object] = []
         self._add(fun)
 
     @property
@@ -215,7 +215,7 @@ class Parts:
             elif type(value).__module__ != "builtins" or callable(value):
                 self._add(value)
 
-    def _add_object(self, value: Any) -> None:
+    def _add_object(self, value: object) -> None:
         """An object that has a part in it; values do not count, and neither do arrays."""
         if isinstance(value, ModuleType) or (has(value, "dtype") and has(value, "shape")):
             return
@@ -224,7 +224,7 @@ class Parts:
             self.objects.append(value)
 
 
-def _is_simple(value: Any) -> bool:
+def _is_simple(value: object) -> bool:
     if type(value) is tuple:
         return all(map(_is_simple, value))
     return type(value) in _SIMPLE

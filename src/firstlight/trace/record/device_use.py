@@ -29,7 +29,7 @@ class DeviceUse:
         self._recorder = recorder
         self._replaced = Replacements()
 
-    def watch(self, pxla: Any) -> None:
+    def watch(self, pxla: object) -> None:
         """pxla: the module of JAX that places arrays and runs programs."""
         for name, inner in _PLACES:
             owner = getattr(pxla, name, None) if inner else pxla
@@ -41,7 +41,7 @@ class DeviceUse:
     def stop(self) -> None:
         self._replaced.undo()
 
-    def _timed(self, original: Any) -> Any:
+    def _timed(self, original: Any) -> object:
         def call(*arguments: Any, **named: Any) -> Any:
             is_first = bool(self._replaced)
             self.stop()

@@ -32,18 +32,18 @@ class ImportClock:
 
     def __init__(
         self,
-        done: Callable[[list[Any], Any], None],
+        done: Callable[[list[object], object], None],
         appeared: Callable[[str], None],
         watched: tuple[str, ...],
     ) -> None:
-        self._done: Callable[[list[Any], Any], None] | None = done
+        self._done: Callable[[list[object], object], None] | None = done
         self._appeared, self._watched = appeared, watched
         self._sites: dict[str, list[Any] | None] = {}
         # Of each thread: modules now being loaded (name, begin, time of those inside).
         self._open: dict[int, list[list[Any]]] = {}
-        self._loaded: dict[int, list[Any]] = {}
-        self._original: Any = None
-        self._ours: Any = None
+        self._loaded: dict[int, list[object]] = {}
+        self._original: object = None
+        self._ours: object = None
 
     def install(self) -> bool:
         """Start; False where this Python loads modules in another way."""
@@ -52,7 +52,7 @@ class ImportClock:
             return False
         begin, end = self._begin, self._end
 
-        def _find_and_load(name: str, import_: Any) -> Any:
+        def _find_and_load(name: str, import_: object) -> object:
             opened = begin(name)
             try:
                 return original(name, import_)
@@ -80,7 +80,7 @@ class ImportClock:
             for thread in of_threads.keys() - {get_ident()}:
                 del of_threads[thread]
 
-    def _begin(self, name: str) -> list[Any]:
+    def _begin(self, name: str) -> list[object]:
         opened = [name, monotonic_ns(), 0]
         self._open.setdefault(get_ident(), []).append(opened)
         return opened
@@ -110,7 +110,7 @@ class ImportClock:
             self._appeared(name)
 
 
-def _statement() -> list[Any] | None:
+def _statement() -> list[object] | None:
     """[file, line, function] of the import that now ends; None: `python -m` or pytest loads it."""
     importlib = getattr(sys.modules.get("importlib"), "__file__", None) or "<frozen importlib"
     # Between an import and who asked for it; importlib.import_module is part of it.

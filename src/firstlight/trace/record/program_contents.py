@@ -101,12 +101,12 @@ def _packages(equations: _Equations) -> list[str]:
     return sorted({package for file in files if (package := package_of(file))} - _JAX)
 
 
-def _by_line(equations: _Equations) -> list[Any]:
+def _by_line(equations: _Equations) -> list[object]:
     """[file, line, equations, repeats] of the lines that most equations come from.
     repeats: of its most frequent equation; a line that ran many times has many."""
     from jax._src import source_info_util
 
-    lines: dict[tuple[str, int], list[Any]] = {}
+    lines: dict[tuple[str, int], list[object]] = {}
     for traceback, made in _by_place(equations).items():
         frame = source_info_util.user_frame(traceback)
         if frame is not None:
@@ -115,9 +115,9 @@ def _by_line(equations: _Equations) -> list[Any]:
     return [[file, line, len(of), _repeats(of, file)] for (file, line), of in most]
 
 
-def _by_place(equations: _Equations) -> dict[Any, _Equations]:
+def _by_place(equations: _Equations) -> dict[object, _Equations]:
     """Equations by where they are made: of a loop, all turns are made at the same place."""
-    made_at: dict[Any, _Equations] = defaultdict(list)
+    made_at: dict[object, _Equations] = defaultdict(list)
     for equation in equations:
         made_at[equation.source_info.traceback].append(equation)
     return made_at
@@ -158,7 +158,7 @@ def _turns(counts: list[int], most: int) -> int:
     return max(often, key=often.count)  # of several the smallest, which comes first
 
 
-def _within(traceback: Any, file: str) -> tuple[Any, ...]:
+def _within(traceback: Any, file: str) -> tuple[object, ...]:
     """The frames from an equation to the line of the user that made it."""
     frames = tuple(zip(*traceback.raw_frames(), strict=False))
     files = [code.co_filename for code, _ in frames]
@@ -217,7 +217,7 @@ def _is_array(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _OF_ARRAYS and hasattr(type(value), "shape")
 
 
-def _memory(array: Any) -> int:
+def _memory(array: object) -> int:
     """What tells an array from all others; one of NumPy from its views as well."""
     if isinstance(array, sys.modules["numpy"].ndarray):
         return int(array.__array_interface__["data"][0])

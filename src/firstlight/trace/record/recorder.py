@@ -29,12 +29,12 @@ _RANKS = ("FIRSTLIGHT_RANK", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PR
 class Recorder:
     """Writes events to a log. Times are nanoseconds of the machine's monotonic clock."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, write: Callable[[dict[str, object]], None]) -> None:
         self._write = write
         self.before_end: list[Callable[[], None]] = []  # what still has something to write
         self.after_fork: list[Callable[[], None]] = []  # what has something of the parent's
         self._ended = -1  # the process whose end was written
-        self._head: dict[str, Any] | None = None  # of a fork, written with its first event
+        self._head: dict[str, object] | None = None  # of a fork, written with its first event
         #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
         self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
         self._begin_anew()
@@ -51,7 +51,7 @@ class Recorder:
         """The first event. OSError: it cannot be written. whole: from the start of the process."""
         self._write(self._about_process(started_ns, whole))
 
-    def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
+    def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, object]:
         try:
             folder = os.getcwd()
         except OSError:  # it was removed

@@ -12,7 +12,7 @@ class Replacements:
     """What was replaced, in order; true while anything is."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []  # owner, name, what it had, ours
+        self._done: list[tuple[object, str, object, object]] = []  # owner, name, what it had, ours
 
     def __bool__(self) -> bool:
         return bool(self._done)
@@ -37,7 +37,7 @@ class Replacements:
                 setattr(owner, name, before)
 
 
-def listened_to(original: Callable[..., Any], after: Callable[..., None]) -> Any:
+def listened_to(original: Callable[..., object], after: Callable[..., None]) -> Any:
     """The function; `after` is called with its arguments whenever it has returned."""
 
     def call(*arguments: Any, **named: Any) -> Any:

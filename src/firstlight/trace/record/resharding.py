@@ -58,7 +58,7 @@ def _moved(
                 yield _described(str(name), variable_.aval, sharding, spec, equation)
 
 
-def _wanted(equation: Any) -> list[Any]:
+def _wanted(equation: Any) -> list[object]:
     """How an equation wants its operands divided: as partition specs; None: as they are."""
     params, kind = equation.params, equation.primitive.name
     if kind == "shard_map":
@@ -71,7 +71,7 @@ def _wanted(equation: Any) -> list[Any]:
     return []
 
 
-def _differ(sharding: Any, spec: Any, dimensions_: int) -> bool:
+def _differ(sharding: object, spec: object, dimensions_: int) -> bool:
     from jax.sharding import NamedSharding, PartitionSpec
 
     if not isinstance(sharding, NamedSharding) or not isinstance(spec, PartitionSpec):

@@ -170,7 +170,7 @@ def _names_its_values(values: list[Any]) -> bool:
 # --- modules of nnx -------------------------------------------------------------------------------
 
 
-def _graph_of(tree: Any) -> Any:
+def _graph_of(tree: Any) -> object:
     """What nnx.jit makes of a module: a description, with the arrays in a list beside it."""
     node = tree.node_data()
     if node is None or node[0].__name__ != "NodeStates":

@@ -49,14 +49,14 @@ class TorchHooks:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._utils: Any = sys.modules.get("torch._dynamo.utils")
+        self._utils: object = sys.modules.get("torch._dynamo.utils")
         torch = getattr(sys.modules.get("torch"), "__file__", None)
         self._torch = (os.path.dirname(torch) + os.sep,) if torch else ()
-        self._functions: dict[str, tuple[Any, Any]] = {}  # name and place by torch's number
+        self._functions: dict[str, tuple[object, object]] = {}  # name and place by torch's number
         self._heard = 0
         self._listens = False
         reasons = getattr(self._utils, "graph_break_reasons", None) or [None]
-        self._last_break: Any = reasons[-1]  # what was before is of nobody's recording
+        self._last_break: object = reasons[-1]  # what was before is of nobody's recording
 
     def listen(self) -> None:
         utils, name = self._utils, "log_compilation_event"
@@ -70,7 +70,7 @@ class TorchHooks:
             self._recorder.problem("torch: this torch does not tell why it compiles again")
         compiled = self._recorder.safely(self._compiled)
 
-        def log_compilation_event(metrics: object) -> Any:
+        def log_compilation_event(metrics: object) -> object:
             compiled(metrics)
             try:
                 return original(metrics)
@@ -117,7 +117,7 @@ class TorchHooks:
             failure=_failure(metrics),
         )
 
-    def _function(self, metrics: object) -> tuple[Any, Any]:
+    def _function(self, metrics: object) -> tuple[object, object]:
         """Its name and place; what has none (backward, beyond the limit) is of one before it."""
         number, name = str(_of(metrics, "compile_id")).rpartition("/")[0], _of(metrics, "co_name")
         if name is None:
@@ -128,19 +128,19 @@ class TorchHooks:
         self._functions[number] = (name, place)
         return name, place
 
-    def _site(self, metrics: object) -> tuple[Any, Any]:
+    def _site(self, metrics: object) -> tuple[object, object]:
         """The call; not the function that is now compiled, which may be on the stack already."""
         own = (_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"))
         stack = calls.stack(sys._getframe(2))
         others = [f for f in stack if (f.f_code.co_filename, f.f_code.co_firstlineno) != own]
         return calls.sites(others, self._torch)
 
-    def _new_breaks(self) -> list[Any]:
+    def _new_breaks(self) -> list[object]:
         """Those since the last region. The list is torch's, and emptied by its reset."""
         reasons = getattr(self._utils, "graph_break_reasons", None)
         if not isinstance(reasons, list):
             return []
-        new: list[Any] = []
+        new: list[object] = []
         for one in reversed(reasons):
             if one is self._last_break:
                 break

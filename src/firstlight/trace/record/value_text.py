@@ -126,7 +126,7 @@ def is_of_library(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
 
-def _of_object(value: Any) -> str:
+def _of_object(value: object) -> str:
     kind = type(value)
     if is_of_library(value):
         if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -140,7 +140,7 @@ def _of_object(value: Any) -> str:
 # --- structures of arguments ----------------------------------------------------------------------
 
 
-def tree_text(trees: Iterable[tuple[str, Any]]) -> str:
+def tree_text(trees: Iterable[tuple[str, object]]) -> str:
     """Structures by name as JAX writes them, without what nodes keep beside their children."""
     inside = (f"{name!r}: {_structure(tree, 0, False)}" for name, tree in trees)
     return shortened(f"PyTreeDef({{{', '.join(inside)}}})")

@@ -111,7 +111,7 @@ class CacheServer(ThreadingHTTPServer):
             )
         return connection, address
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
+    def verify_request(self, request: Any, client_address: object) -> bool:
         with self._lock:
             if len(self._ends) >= _MAX_CONNECTIONS:
                 return False
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.begins(self.connection)
         super().handle_one_request()
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         """Requests are counted, not written down."""
 
     def _may(self, wanted: Access) -> bool:

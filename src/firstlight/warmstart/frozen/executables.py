@@ -25,7 +25,7 @@ class Executable:
         """The leaves of the results, for leaves of exactly the shapes of the program."""
         raise NotImplementedError
 
-    def on_device(self, array: Any) -> Any:
+    def on_device(self, array: object) -> Any:
         """A leaf of many calls, which then need not copy it."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class WithoutJax(Executable):
             arrays.append(leaf if is_placed else np.asarray(leaf, kind, order="C"))
         return self._run(arrays)
 
-    def on_device(self, array: Any) -> Any:
+    def on_device(self, array: object) -> Any:
         return self._on_device(array)
 
 
@@ -107,7 +107,7 @@ class WithJax(Executable):
         results: Leaves = self._out_tree.flatten_up_to(self.compiled(*args, **kwargs))
         return results
 
-    def on_device(self, array: Any) -> Any:
+    def on_device(self, array: object) -> Any:
         return self.place(array)
 
     def rebuild(self, leaves: Leaves) -> Any:

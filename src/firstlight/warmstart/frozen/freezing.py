@@ -25,20 +25,20 @@ from firstlight.whole_files import write_bytes
 class Example:
     """A call to freeze a function for: `Example(x, y, mode="fast")`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.args = args
         self.kwargs = kwargs
 
 
 def freeze(
-    f: Callable[..., Any],
-    *examples: Any,
+    f: Callable[..., object],
+    *examples: object,
     path: str | os.PathLike[str],
     static: Sequence[str] = (),
     buckets: Sequence[int] = (),
     batched: Sequence[int | str] = (0,),
     key: str | os.PathLike[str] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Mapping[str, object] | None = None,
 ) -> Path:
     """Write executables of `f` for calls like the examples to one file, which `load` reads.
 
@@ -104,12 +104,12 @@ def _calls(examples: tuple[Any, ...]) -> list[Example]:
 
 
 def _compiled(
-    f: Callable[..., Any],
+    f: Callable[..., object],
     call: Example,
     static: tuple[str, ...],
     rows: int,
     batched: Any,
-    compiler_options: Mapping[str, Any] | None,
+    compiler_options: Mapping[str, object] | None,
 ) -> tuple[Program, list[Call], int]:
     """The executable for a call, with calls that it must answer like `f`, and its devices."""
     import jax
@@ -124,7 +124,7 @@ def _compiled(
     # Another function than f: what JAX compiled of that before may have come from its cache, and
     # such an executable can be written, but not run.
     @functools.wraps(f)
-    def fresh(*args: Any, **kwargs: Any) -> Any:
+    def fresh(*args: object, **kwargs: object) -> object:
         return f(*args, **kwargs, **fixed)
 
     jitted = jax.jit(fresh, compiler_options=compiler_options and dict(compiler_options))
@@ -141,7 +141,7 @@ def _compiled(
     return program, calls, len(compiled.runtime_executable().local_devices())
 
 
-def _program(compiled: Any, lowered: Any, args: Any, kwargs: Any, static: Any) -> Program:
+def _program(compiled: Any, lowered: Any, args: object, kwargs: object, static: Any) -> Program:
     import jax
     from jax.experimental.serialize_executable import serialize
 
@@ -198,7 +198,7 @@ def _leaf(aval: Any) -> Leaf:
     return Leaf(tuple(aval.shape), str(aval.dtype))
 
 
-def _pickled(in_tree: Any, out_tree: Any) -> bytes:
+def _pickled(in_tree: object, out_tree: object) -> bytes:
     try:
         return pickle.dumps((in_tree, out_tree))
     except Exception as error:
@@ -208,7 +208,7 @@ def _pickled(in_tree: Any, out_tree: Any) -> bytes:
         ) from None
 
 
-def _values(tree: Any) -> Any:
+def _values(tree: object) -> Any:
     """The same with arrays of ones in place of mere shapes."""
     import jax
     import numpy as np
@@ -231,7 +231,7 @@ def _batched_leaves(args: Any, kwargs: Any, batched: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _with_rows(args: Any, kwargs: Any, inputs: tuple[int, ...], rows: int) -> tuple[Any, Any]:
+def _with_rows(args: object, kwargs: object, inputs: tuple[int, ...], rows: int) -> tuple[Any, Any]:
     """The arguments with so many rows: those of the example over and over."""
     import jax
     import numpy as np
@@ -247,7 +247,7 @@ def _with_rows(args: Any, kwargs: Any, inputs: tuple[int, ...], rows: int) -> tu
 
 
 def _batched_results(
-    f: Callable[..., Any], args: Any, kwargs: Any, inputs: tuple[int, ...], rows: int
+    f: Callable[..., Any], args: object, kwargs: object, inputs: tuple[int, ...], rows: int
 ) -> tuple[int, ...]:
     """Which results have rows: those whose first axis grows with that of the arguments."""
     import jax
@@ -268,8 +268,8 @@ def _batched_results(
     return tuple(i for i, _, _ in changing)
 
 
-def _require_plain(fixed: dict[str, Any]) -> None:
-    def plain(value: Any) -> bool:
+def _require_plain(fixed: dict[str, object]) -> None:
+    def plain(value: object) -> bool:
         if isinstance(value, tuple):
             return all(map(plain, value))
         return value is None or type(value) in (str, int, float, bool)
@@ -303,11 +303,11 @@ def _can_run_without_jax(programs: tuple[Program, ...]) -> bool:
     return plain and jax.default_backend() == "cpu"
 
 
-def _name(f: Callable[..., Any]) -> str:
+def _name(f: Callable[..., object]) -> str:
     return getattr(f, "__qualname__", None) or type(f).__name__
 
 
-def _argument_names(f: Callable[..., Any]) -> tuple[str, ...]:
+def _argument_names(f: Callable[..., object]) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):  # some builtin functions have none

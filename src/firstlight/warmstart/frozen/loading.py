@@ -37,7 +37,7 @@ class How(Enum):
 
 def load(
     path: str | os.PathLike[str],
-    original: Callable[..., Any] | None = None,
+    original: Callable[..., object] | None = None,
     *,
     with_jax: bool | None = None,
 ) -> Frozen:
@@ -89,7 +89,7 @@ class Frozen:
         self,
         artifact: Artifact,
         how: How,
-        original: Callable[..., Any] | None,
+        original: Callable[..., object] | None,
         differing: tuple[Difference, ...] = (),
     ) -> None:
         self.how = how
@@ -97,13 +97,13 @@ class Frozen:
         self._artifact = artifact
         self._original = original
         self._static = {name for program in artifact.programs for name, _ in program.static}
-        self._programs: dict[Any, list[Program]] = {}  # of one key, by their rows
+        self._programs: dict[object, list[Program]] = {}  # of one key, by their rows
         for program in sorted(artifact.programs, key=lambda p: p.batch.rows if p.batch else 0):
             self._programs.setdefault(self._key_of(program), []).append(program)
         self._batched = {p.batch.inputs for p in artifact.programs if p.batch}
         # An executable is loaded when it is called first: of many buckets, one may be all that is.
         self._loaded: dict[int, Executable] = {}
-        self._found: dict[Any, tuple[Executable, int]] = {}
+        self._found: dict[object, tuple[Executable, int]] = {}
         #: Called first: the original, or the only executable, which JAX checks against the call.
         self._direct = original if how is How.ORIGINAL else None
         self._tracer: Any = ()  # no class
@@ -115,7 +115,7 @@ class Frozen:
     def __repr__(self) -> str:
         return f"<frozen {self._artifact.function}: {self.how.value}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._direct is not None:
             try:
                 return self._direct(*args, **kwargs)
@@ -141,7 +141,7 @@ class Frozen:
             raise UnknownCallError(_NOT_TRANSFORMED.format(self._artifact.function))
         raise UnknownCallError(unknown_call(self._artifact, key))
 
-    def _flatten(self, value: Any) -> tuple[list[Any], Any]:
+    def _flatten(self, value: object) -> tuple[list[object], object]:
         if self._artifact.has_plain_trees:
             return trees.flatten(value)
         import jax
@@ -149,14 +149,14 @@ class Frozen:
         leaves, tree = jax.tree_util.tree_flatten(value)
         return leaves, tree
 
-    def _signature(self, leaf: Any) -> tuple[Any, str]:
+    def _signature(self, leaf: object) -> tuple[object, str]:
         """Shape and type, as JAX would see it in the program that was frozen."""
         number = _NUMBERS.get(type(leaf))
         shape = () if number else getattr(leaf, "shape", None)
         kind = number or str(getattr(leaf, "dtype", type(leaf).__name__))
         return shape, kind if self._artifact.place.x64 else _NARROW.get(kind, kind)
 
-    def _key_of(self, program: Program) -> Any:
+    def _key_of(self, program: Program) -> object:
         shape = program.in_shape
         if program.pickled_trees and self.how is How.WITH_JAX:
             shape = jax_trees(program)[0]
@@ -219,7 +219,7 @@ def unknown_call(artifact: Artifact, key: Any) -> str:
     )
 
 
-def _call(static: Any, shape: Any, leaves: Iterable[str], program: Program | None = None) -> str:
+def _call(static: Any, shape: object, leaves: Iterable[str], program: Program | None = None) -> str:
     """A call as one would write it, types in place of values."""
     texts = list(leaves)
     if isinstance(shape, tuple):

@@ -71,7 +71,7 @@ def _write(folder: Path, frozen: Artifact) -> None:
     path.chmod(0o600)
 
 
-def _on_host(tree: Any) -> Any:
+def _on_host(tree: object) -> object:
     """The same with NumPy arrays: those of JAX would import it where they are unpickled."""
     import jax
     import numpy as np
@@ -103,7 +103,7 @@ def _run(folder: Path, frozen: Artifact) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _require_equal(function: str, expected: Any, found: Any) -> None:
+def _require_equal(function: str, expected: object, found: object) -> None:
     import jax
     import numpy as np
 
@@ -149,7 +149,7 @@ def main(about: str) -> None:
     (folder / _RESULTS[True]).write_bytes(pickle.dumps(results))
 
 
-def _answers(folder: Path, with_jax: bool) -> list[Any]:
+def _answers(folder: Path, with_jax: bool) -> list[object]:
     from firstlight.warmstart.frozen.loading import load
 
     function = load(folder / "frozen", with_jax=with_jax)

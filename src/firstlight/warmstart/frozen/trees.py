@@ -16,7 +16,7 @@ Shape = Any  # recursive
 _KEYS = (str, int, bool)
 
 
-def flatten(value: Any) -> tuple[list[Any], Shape]:
+def flatten(value: object) -> tuple[list[Any], Shape]:
     """(leaves in JAX's order, shape). What is no tuple, list, dict or None is a leaf."""
     leaves: list[Any] = []
     return leaves, _shape(value, leaves)
@@ -81,7 +81,7 @@ def without_classes(shape: Shape) -> Shape:
     return (shape[0], *map(without_classes, shape[1:]))
 
 
-def from_json(plain: Any) -> Shape:
+def from_json(plain: object) -> Shape:
     """A shape that went through JSON."""
     return tuple(from_json(part) for part in plain) if isinstance(plain, list) else plain
 

@@ -128,7 +128,7 @@ class ObjectPlace(_WithoutLeases):
 
         self.url = url.rstrip("/")
         # An object store that is down should not be waited for: what it holds can be compiled.
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         if urlsplit(url).scheme in ("s3", "s3a"):
             waits = {"connect_timeout": 3, "read_timeout": 10, "retries": {"max_attempts": 1}}
             options = {"config_kwargs": waits}

@@ -16,7 +16,7 @@ from firstlight.warmstart import folder
 _FORGOTTEN_AFTER_SECONDS = 7 * 24 * 3600
 
 
-def is_slower(program: Any) -> bool:
+def is_slower(program: object) -> bool:
     """Whether a process before this one has lost time with the first tier of this program."""
     if (here := _folder()) is None or not here.is_dir():
         return False
@@ -26,7 +26,7 @@ def is_slower(program: Any) -> bool:
     return False
 
 
-def remember(program: Any) -> None:
+def remember(program: object) -> None:
     """An empty file named after the program; where it cannot be written, nothing is lost."""
     if (here := _folder()) is not None:
         with suppress(OSError):

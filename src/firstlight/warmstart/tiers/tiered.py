@@ -9,14 +9,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from firstlight.warmstart.tiers import remembered
 from firstlight.warmstart.tiers.interpreter import AbandonedError
 from firstlight.warmstart.tiers.signature_calls import SignatureCalls, Switch, Tier, When, WhyOff
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def tiered(f: Callable[..., Any], **jit_options: Any) -> Tiered:
+
+def tiered(f: Callable[P, R], **jit_options: object) -> Tiered[P, R]:
     """`jax.jit(f)`, whose first calls do not wait for the compiler.
 
     Calls are answered by NumPy, which runs the program of `f` operation by operation, while a
@@ -46,7 +49,9 @@ class _Static:
     positions: frozenset[int]
     names: frozenset[str]
 
-    def left_out(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def left_out(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The other arguments."""
         return (
             tuple(arg for i, arg in enumerate(args) if i not in self.positions),
@@ -54,7 +59,7 @@ class _Static:
         )
 
 
-def static_arguments(f: Callable[..., Any], jit_options: dict[str, Any]) -> _Static:
+def static_arguments(f: Callable[..., object], jit_options: dict[str, Any]) -> _Static:
     """As `jax.jit` understands its options: each position has its name, and the other way round."""
     numbers, names = jit_options.get("static_argnums"), jit_options.get("static_argnames")
     positions = {numbers} if isinstance(numbers, int) else {*(numbers or ())}
@@ -75,10 +80,10 @@ class _NewSignatureError(Exception):
     """JAX was about to trace during a call."""
 
 
-class Tiered:
+class Tiered(Generic[P, R]):
     """A function in tiers; `switches` is what happened to each signature."""
 
-    def __init__(self, f: Callable[..., Any], jit_options: dict[str, Any]) -> None:
+    def __init__(self, f: Callable[P, R], jit_options: dict[str, object]) -> None:
         import jax
 
         functools.update_wrapper(self, f)
@@ -92,7 +97,7 @@ class Tiered:
         self._static = static_arguments(f, jit_options)
 
         @functools.wraps(f)
-        def traced(*args: Any, **kwargs: Any) -> Any:
+        def traced(*args: P.args, **kwargs: P.kwargs) -> R:
             # JAX calls this for a new signature only, so that a call of a known one costs nothing
             # more than JAX's own dispatch.
             if not getattr(self._local, "may_trace", False):
@@ -106,13 +111,15 @@ class Tiered:
         with self._lock:
             return tuple(state.switch() for state in self._states.values())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._is_settled:
             try:
-                return self._jitted(*args, **kwargs)
+                compiled: R = self._jitted(*args, **kwargs)
+                return compiled
             except _NewSignatureError:
                 pass
-        return self._answer(args, kwargs)
+        first: R = self._answer(args, kwargs)
+        return first
 
     def wait(self) -> None:
         """Wait for the compiler, for all signatures so far."""
@@ -121,7 +128,7 @@ class Tiered:
                 state.start(When.NOW)
                 state.over.wait()
 
-    def _answer(self, args: Any, kwargs: Any) -> Any:
+    def _answer(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         import jax
 
         leaves = jax.tree_util.tree_leaves(self._static.left_out(args, kwargs))
@@ -147,7 +154,7 @@ class Tiered:
             # JAX finds what the thread has traced, lowered and compiled, or does it now.
             return self._jitted(*args, **kwargs)
 
-    def _state(self, traced: Any, leaves: list[Any]) -> SignatureCalls:
+    def _state(self, traced: Any, leaves: list[object]) -> SignatureCalls:
         with self._lock:
             for before in self._unsettled:  # this is not the first call any more
                 before.start(When.SOON)
@@ -200,7 +207,7 @@ class Tiered:
             self._local.may_trace = before
 
 
-def _why_off(traced: Any, leaves: list[Any]) -> WhyOff | None:
+def _why_off(traced: Any, leaves: list[object]) -> WhyOff | None:
     if traced.jaxpr.effects:
         return WhyOff.EFFECTS
     devices = [leaf.sharding.device_set for leaf in leaves if hasattr(leaf, "sharding")]
