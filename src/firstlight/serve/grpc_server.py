@@ -27,7 +27,7 @@ from firstlight.serve.grpc_messages import SERVICE, message
 from firstlight.serve.http_server import Limits
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
-from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged, as_array
+from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged, as_array, shaped
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -291,7 +291,7 @@ def _rows(request: Any, served: Served) -> Rows:
                 f"input {sent.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
             )
         flat = _from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
-        given[i] = _shaped(tensor, flat, list(sent.shape))
+        given[i] = shaped(tensor, flat, list(sent.shape))
     return arranged(loaded, given)
 
 
@@ -314,14 +314,6 @@ def _from_contents(tensor: Tensor, contents: Any) -> Array:
         )
     with np.errstate(over="raise"):
         return as_array(tensor, getattr(contents, field))
-
-
-def _shaped(tensor: Tensor, flat: Array, shape: list[int]) -> Array:
-    if not shape or min(shape) < 0 or math.prod(shape) != flat.size:
-        raise InvalidRequestError(
-            f"input {tensor.name!r} has {flat.size} numbers, its shape is {shape[:16]}."
-        )
-    return flat.reshape(shape)
 
 
 def _wanted(request: Any, served: Served) -> list[int]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from types import GenericAlias
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from firstlight.serve.tensors import (
     arranged,
     as_array,
     decoded,
+    shaped,
 )
 
 Scalar = str | int | float | bool | None
@@ -195,7 +195,7 @@ def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
     decoders = _DECODERS[tensor.dtype.kind]
     nested = depth > 1 and depth <= len(decoders)
     array = as_array(tensor, decoded(decoders[depth - 1 if nested else 0], raw))
-    return _shaped(tensor, array, sent.shape)
+    return shaped(tensor, array, sent.shape)
 
 
 def _require_datatype(tensor: Tensor, sent: _TensorIn) -> None:
@@ -203,14 +203,6 @@ def _require_datatype(tensor: Tensor, sent: _TensorIn) -> None:
         raise InvalidRequestError(
             f"input {tensor.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
         )
-
-
-def _shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
-    if not shape or min(shape) < 0 or math.prod(shape) != array.size:
-        raise InvalidRequestError(
-            f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
-        )
-    return array.reshape(shape)
 
 
 def _from_bytes(
@@ -229,7 +221,7 @@ def _from_bytes(
     array: Array = np.frombuffer(rest[:size], tensor.dtype)
     if tensor.dtype.kind == "b":  # another byte than 0 and 1 is undefined behaviour
         array = array.view(np.uint8) != 0
-    return _shaped(tensor, array, sent.shape), rest[size:]
+    return shaped(tensor, array, sent.shape), rest[size:]
 
 
 def _timeout(parameters: dict[str, Scalar]) -> float | None:

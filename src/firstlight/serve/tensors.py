@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,6 +56,15 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
         raise InvalidRequestError(message) from None
     except ValueError:
         raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
+
+
+def shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
+    """The numbers of an input in the shape that a request gives for them."""
+    if not shape or min(shape) < 0 or math.prod(shape) != array.size:
+        raise InvalidRequestError(
+            f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
+        )
+    return array.reshape(shape)
 
 
 def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:
