@@ -149,11 +149,11 @@ def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Nu
     )
 
 
-def first_search(model: Prepared, problem: Problem, xp: Numpy = jnp) -> tuple[Minimum, Array]:
+def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Array]:
     """One search, and whether it settles the problem, so that `lowest` has nothing left to do."""
-    near = xp.asarray(problem.near, xp.float64)
-    found, risks = _search(model, problem, problem.guess, near, False, xp)
-    return found, _is_settled(found, risks, xp)
+    near = jnp.asarray(problem.near, jnp.float64)
+    found, risks = _search(model, problem, problem.guess, near, False, jnp)
+    return found, _is_settled(found, risks, jnp)
 
 
 def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:

@@ -187,6 +187,9 @@ PRESETS: Mapping[str, Dimensions] = {
     ),
 }
 
+#: Modifiers of each alpha: the density of "thu-184p".
+_NORMSYS_PER_ALPHA, _HISTOSYS_PER_ALPHA = 15, 12
+
 
 def scaled_dimensions(
     parameters: int,
@@ -195,14 +198,12 @@ def scaled_dimensions(
     *,
     samples: int = 6,
     staterror: bool = False,
-    normsys_per_alpha: int = 15,
-    histosys_per_alpha: int = 12,
 ) -> Dimensions:
     """Dimensions with `parameters` in pyhf's count, for scaling curves.
 
     Two are normfactors (one of them the parameter of interest); with `staterror`, one per bin is a
-    gamma; the others are alphas, each with as many modifiers as there is room for. The defaults
-    have the density of "thu-184p", so the size grows linearly.
+    gamma; the others are alphas, each with as many modifiers as there is room for, so the size
+    grows linearly.
     """
     per_channel = spread(bins, channels)
     if samples < 2:
@@ -222,9 +223,9 @@ def scaled_dimensions(
         bins_per_channel=per_channel,
         channels_per_sample=(channels,) * samples,
         normfactors=2,
-        normsys=normsys_names * min(normsys_per_alpha, samples * channels),
+        normsys=normsys_names * min(_NORMSYS_PER_ALPHA, samples * channels),
         normsys_names=normsys_names,
-        histosys=histosys_names * min(histosys_per_alpha, histosys_places),
+        histosys=histosys_names * min(_HISTOSYS_PER_ALPHA, histosys_places),
         histosys_names=histosys_names,
         shared_names=normsys_names + histosys_names - alphas,
         staterror="all" if staterror else "none",

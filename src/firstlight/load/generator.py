@@ -17,7 +17,7 @@ from http import HTTPStatus
 
 from firstlight.load.target import Target
 
-MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUESTS = 1024, 3600.0, 10_000_000
+MAX_SECONDS, MAX_REQUESTS = 3600.0, 10_000_000
 #: Status of a request that got no answer.
 BROKEN = 0
 _EARLY = 0.002

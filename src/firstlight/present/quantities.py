@@ -162,11 +162,11 @@ def _at(value: float, places: int) -> str:
     return plain(value, max(places, decimals(value, 2)))
 
 
-def estimate(value: Estimate | None, units: Units | None = TIME_UNITS) -> str:
+def estimate(value: Estimate | None) -> str:
     """'213 ms [209, 218]'."""
     if value is None or not known(value.median):
         return ABSENT
-    return " ".join(part for part in interval(value, units) if part)
+    return " ".join(part for part in interval(value, TIME_UNITS) if part)
 
 
 def duration(value: float | None) -> str:

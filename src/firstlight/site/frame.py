@@ -118,9 +118,9 @@ def badge(text: str, fine: bool) -> str:
     return f'<span class="badge{" fine" if fine else ""}">{escape(text)}</span>'
 
 
-def link(href: str, text: str, class_: str | None = None) -> str:
+def link(href: str, text: str) -> str:
     """A link; both are escaped."""
-    return element("a", escape(text), href=href, class_=class_)
+    return element("a", escape(text), href=href)
 
 
 def table(

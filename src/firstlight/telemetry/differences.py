@@ -62,7 +62,7 @@ class Comparison:
     ) -> None:
         self._function, self._x, self._rest = function, x, rest
         self._end = monotonic() + budget_seconds
-        self._budget, self._seed, self._steps = budget_seconds, seed, steps
+        self._seed, self._steps = seed, steps
         self._last = 0.0  # seconds of the last evaluation
         self._direction: list[Any] = []
         self._tolerance = self._uncertainty = 0.0
