@@ -8,18 +8,12 @@ import grimp
 
 #: Imports that close a cycle, each inside of a function and with its reason. The list only shrinks.
 CLOSING = {
-    # What hears a framework is attached when the program imports it, by the recorder it reports to.
-    ("trace.record.recorder", "trace.record.jax_hooks"),
-    ("trace.record.recorder", "trace.record.torch_hooks"),
     # A result that is known before JAX is there looks up its derivative when JAX asks for it.
     ("histfactory.linear_results", "histfactory.exclusion_gradients"),
     ("histfactory.linear_results", "histfactory.first_gradients"),
     ("histfactory.linear_results", "histfactory.fit_gradients"),
-    ("losses.objectives", "losses.first_gradients"),
     # Methods of the model that are written beside what they do.
     ("histfactory.model", "histfactory.templates"),
-    # A place is opened by its address, and one kind of address is a URL.
-    ("warmstart.sharing.places", "warmstart.sharing.http_place"),
 }
 
 

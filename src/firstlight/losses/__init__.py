@@ -21,8 +21,6 @@ from firstlight.lazy_names import lazy_names
 if TYPE_CHECKING:
     from firstlight.losses.binning import LossError
     from firstlight.losses.objectives import (
-        State,
-        initial_state,
         nll,
         q0,
         qmu,
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
         z_mu,
     )
     from firstlight.losses.soft_histogram import soft_histogram
+    from firstlight.losses.state import State, initial_state
 
 __all__ = [
     "LossError",
@@ -53,5 +52,6 @@ _HOME = {
     "objectives": tuple(__all__),  # but for these:
     "binning": ("LossError",),
     "soft_histogram": ("soft_histogram",),
+    "state": ("State", "initial_state"),
 }
 __getattr__ = lazy_names(__name__, _HOME)

@@ -37,7 +37,7 @@ from firstlight.histfactory.profile_slopes import (
     through_asimov,
 )
 from firstlight.histfactory.programs import Patience
-from firstlight.losses.objectives import Keys, State, Values, state_of
+from firstlight.losses.state import Keys, State, Values, state_of
 
 
 class Statistic(NamedTuple):

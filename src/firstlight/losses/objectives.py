@@ -24,51 +24,33 @@ The first step takes `state=initial_state(model)`, so that it runs the same prog
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from dataclasses import replace
+from typing import TypedDict, Unpack
 
 import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
-from firstlight.histfactory.array_types import ArrayLike, Count, Number, Numpy, Parameters, Truth
+from firstlight.histfactory.array_types import ArrayLike, Number, Parameters
 from firstlight.histfactory.exclusion_gradients import LIMIT
 from firstlight.histfactory.first_gradients import RATIO
 from firstlight.histfactory.fitting import Fixed
 from firstlight.histfactory.hypotheses import square_root
 from firstlight.histfactory.inference import (
-    Ratio,
     asimov,
     expected_ratio,
     likelihood_ratio,
-    warm_start_of,
 )
-from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.linear_results import Linear, rule_of
+from firstlight.histfactory.lazy_jax import jax, jnp
+from firstlight.histfactory.linear_results import rule_of
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
-from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
+from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.losses import first_gradients
 from firstlight.losses.binning import LossError, checked_choice
+from firstlight.losses.state import Keys, State, Values, state_of
 
 OBJECTIVES = ("observed", "asimov")
 Histograms = Mapping[templates.Key, ArrayLike]
-Keys = tuple[templates.Key, ...]
-Values = tuple[ArrayLike, ...]
-
-
-@pytree
-@dataclass(frozen=True)
-class State:
-    """How the fits behind a result went, and where the next ones can start."""
-
-    warm_start: WarmStart
-    muhat: Number
-    status_code: Count  # of the free and the conditional fit; see `histfactory.Status`
-    iterations: Count  # steps of both fits
-
-    @property
-    def converged(self) -> Truth:
-        """Whether both fits converged."""
-        return self.warm_start.known
 
 
 class Options(TypedDict, total=False):
@@ -233,37 +215,7 @@ def tested(
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
-@rule_of(tested, RATIO)
-def _tested_on_host(*arguments: Any, **options: Any) -> Linear | None:
-    from firstlight.losses import first_gradients  # it uses this module
-
-    return first_gradients.tested(*arguments, **options)
-
-
-def state_of(found: Ratio) -> State:
-    """Always has the same shapes and types, so that a program can both take and return it."""
-    xp: Numpy = jnp if is_traced(found) else np
-    fits = [fit for fit in (found.free, found.conditional) if fit is not None]
-    warm_start = warm_start_of(found.free, found.conditional)
-    return State(
-        warm_start=replace(warm_start, known=xp.asarray(warm_start.known, bool)),
-        muhat=xp.asarray(found.muhat, np.float64),
-        status_code=xp.stack([xp.asarray(fits[i].status_code, np.int32) for i in (0, -1)]),
-        iterations=xp.asarray(sum(fit.iterations for fit in fits), np.int32),
-    )
-
-
-def initial_state(model: Model) -> State:
-    """An empty state for the first step, so that it runs the same program as all others."""
-    with float64_scope(), jax.ensure_compile_time_eval():
-        n = model.n_parameters
-        return State(
-            # Two separate arrays, so that a training step can donate both.
-            warm_start=WarmStart(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
-            muhat=jnp.zeros(()),
-            status_code=jnp.zeros(2, jnp.int32),
-            iterations=jnp.zeros((), jnp.int32),
-        )
+rule_of(tested, RATIO)(first_gradients.tested)
 
 
 def _exchanged(model: Model, keys: Keys, values: Values, variations: str) -> Model:
@@ -289,11 +241,7 @@ def _limit(
     return found.observed
 
 
-@rule_of(_limit, LIMIT)
-def _limit_on_host(*arguments: Any) -> Linear | None:
-    from firstlight.losses import first_gradients
-
-    return first_gradients.limit(*arguments)
+rule_of(_limit, LIMIT)(first_gradients.limit)
 
 
 @in_float64

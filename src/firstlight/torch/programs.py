@@ -23,7 +23,8 @@ from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.programs import compiler_options
-from firstlight.losses.objectives import State, tested
+from firstlight.losses.objectives import tested
+from firstlight.losses.state import State
 
 Tree: TypeAlias = Any  # of JAX arrays
 Program: TypeAlias = Any  # a compiled function

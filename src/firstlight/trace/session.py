@@ -18,7 +18,8 @@ from firstlight.trace.read.model import Finding, Function, Trace
 from firstlight.trace.record.import_clock import ImportClock
 from firstlight.trace.record.jax_hooks import JaxHooks, attach
 from firstlight.trace.record.marks import LISTENERS
-from firstlight.trace.record.recorder import Recorder, is_loaded
+from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.record.whole_process import is_loaded
 
 
 class Recording:

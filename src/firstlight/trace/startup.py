@@ -6,7 +6,7 @@ Whatever goes wrong here, the program runs as if nothing had been asked for.
 import os
 
 try:
-    from firstlight.trace.record.recorder import process_started_ns, record_process
+    from firstlight.trace.record.whole_process import process_started_ns, record_process
 
     _spawned = os.environ.pop("FIRSTLIGHT_TRACE_SPAWNED_NS", None)
     # The processes that this one starts, in whatever folder it is by then, write to the same place.

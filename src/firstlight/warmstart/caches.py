@@ -17,7 +17,8 @@ from firstlight.warmstart import folder
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.inventory import Listed, entries_below
 from firstlight.warmstart.sealed import is_whole
-from firstlight.warmstart.sharing.places import ObjectPlace, Place, PlaceError, place_at
+from firstlight.warmstart.sharing.place import Place, PlaceError
+from firstlight.warmstart.sharing.places import ObjectPlace, place_at
 from firstlight.warmstart.signing import Signatures, Verdict
 
 NEEDS_KEY = (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from firstlight.warmstart.leases import LEASE_SECONDS
-from firstlight.warmstart.sharing.places import LeaseState
+from firstlight.warmstart.sharing.place import LeaseState
 
 #: For so long nobody waits for a program that was compiled and not stored.
 _NOT_STORED_SECONDS = 60.0

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from firstlight.snapshot.trust import config_folder
-from firstlight.warmstart.sharing.places import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
+from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
 
 #: Without a byte, while a program waits, and after sending in the background; for all of an answer.
 _SILENCE_SECONDS, _STORING_SECONDS, _ANSWER_SECONDS = 3.0, 30.0, 60.0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from firstlight.warmstart.leases import LEASE_SECONDS, MIN_WORK_SECONDS, work_seconds
-from firstlight.warmstart.sharing.places import LeaseState, Place, PlaceError
+from firstlight.warmstart.sharing.place import LeaseState, Place, PlaceError
 
 
 class _Held(NamedTuple):

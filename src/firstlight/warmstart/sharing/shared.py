@@ -14,7 +14,8 @@ from firstlight.errors import FirstlightError
 from firstlight.warmstart import sealed
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.leases import MAX_WAIT_SECONDS
-from firstlight.warmstart.sharing.places import LeaseState, Place, PlaceError, Trouble, place_at
+from firstlight.warmstart.sharing.place import LeaseState, Place, PlaceError, Trouble
+from firstlight.warmstart.sharing.places import place_at
 from firstlight.warmstart.sharing.server_leases import ServerLeases
 from firstlight.warmstart.sharing.uploads import Uploads
 from firstlight.warmstart.signing import Signatures, Verdict, what_to_do

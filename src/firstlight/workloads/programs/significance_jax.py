@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from firstlight.histfactory.loading import load
-from firstlight.losses.objectives import initial_state, nll, q0, statistic_and_state
+from firstlight.losses.objectives import nll, q0, statistic_and_state
 from firstlight.losses.soft_histogram import soft_histogram
+from firstlight.losses.state import initial_state
 from firstlight.workloads.programs import Array, Built, Compile, Step
 from firstlight.workloads.programs.histfactory import workspace
 from firstlight.workloads.programs.mlp_train import adam
