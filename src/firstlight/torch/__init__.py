@@ -20,6 +20,7 @@ from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from firstlight.torch.bridge import as_tensor
+    from firstlight.torch.failures import FitError
     from firstlight.torch.functional import (
         batch_profiled_q0_loss,
         batch_profiled_qmu_loss,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from firstlight.torch.modules import SignificanceLoss, SoftHistogram
     from firstlight.torch.ranks import sum_over_ranks
     from firstlight.torch.session import (
-        FitError,
         Session,
         create_profiled_session,
         create_session,
@@ -71,6 +71,7 @@ _HOME = {
     "bridge": ("as_tensor",),
     "ranks": ("sum_over_ranks",),
     "modules": ("SignificanceLoss", "SoftHistogram"),
-    "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
+    "failures": ("FitError",),
+    "session": ("Session", "create_profiled_session", "create_session", "from_pyhf"),
 }
 __getattr__ = lazy_names(__name__, _HOME)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 import numpy as np
 import torch
 
-from firstlight.errors import FirstlightError
 from firstlight.histfactory import templates
 from firstlight.histfactory.array_types import ArrayLike
 from firstlight.histfactory.blas_threads import one_blas_thread
@@ -21,26 +20,29 @@ from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.loading import LoadOptions, load
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Status
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import on_host, programs
 from firstlight.torch.arguments import Arguments, Keys, impossible
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
+from firstlight.torch.failures import (
+    POLICIES,
+    Failure,
+    FitError,
+    Header,
+    converged,
+    explained,
+    repaired,
+    require_possible,
+)
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
 from firstlight.torch.programs import Tree
 
-POLICIES = ("raise", "skip", "last_good")
 #: A model or a workspace: JSON text, a file name or a mapping.
 Loadable: TypeAlias = "Model | str | bytes | Mapping[str, Any]"
 _T = TypeVar("_T")
-Header = list[list[float]]  # of every row of a result
-
-
-class FitError(FirstlightError, RuntimeError):
-    """A fit inside a training step did not converge; the message names the step."""
 
 
 class Quantity(NamedTuple):
@@ -51,13 +53,6 @@ class Quantity(NamedTuple):
     mu: float | tuple[float, ...] = 0.0
     eps: float | None = None  # √(q + eps) instead of q
     sign: float = 1.0
-
-
-class Failure(NamedTuple):
-    """A step whose fits did not converge."""
-
-    step: int
-    message: str
 
 
 class SessionOptions(TypedDict, total=False):
@@ -206,11 +201,11 @@ class Session:
         key = (quantity.spec, quantity.rows, tensors[0].device)
         nearby = self.warm_start and key in self._near
         packed, header = self._call(quantity, tensors, key, nearby)
-        if nearby and not _converged(header):
+        if nearby and not converged(header):
             # The warm start may have been a bad one.
             packed, header = self._call(quantity, tensors, key, nearby=False)
-        self._require_possible(quantity.spec, header)
-        if _converged(header):
+        require_possible(quantity.spec, header)
+        if converged(header):
             if self.on_failure == "last_good":
                 self._good[quantity, tensors[0].device] = packed
             return packed
@@ -235,7 +230,7 @@ class Session:
             values = tuple(map(to_jax, tensors))
             program = programs.likelihood(spec)
             packed = to_torch(program(*self._model_on(there), to_jax(parameters), values))
-        self._require_possible(spec, [packed[: programs.HEADER].tolist()])
+        require_possible(spec, [packed[: programs.HEADER].tolist()])
         return packed
 
     def initial_likelihood(
@@ -339,20 +334,10 @@ class Session:
         kept: _T = self._kept[key]
         return kept
 
-    # --- failures ---------------------------------------------------------------------------------
-
-    def _require_possible(self, spec: programs.Statistic, rows: Header) -> None:
-        for i, row in enumerate(rows):
-            if row[programs.INVALID]:
-                key = spec.keys[int(row[programs.INVALID]) - 1]
-                where = f"row {i} of " if len(rows) > 1 else ""
-                raise LossError(where + impossible(key))
-
     def _after_failure(
         self, quantity: Quantity, packed: torch.Tensor, rows: Header
     ) -> torch.Tensor:
-        bad = [i for i, row in enumerate(rows) if not _converged([row])]
-        message = _explained(rows, bad)
+        message = explained(rows)
         if self.on_failure == "raise":
             raise FitError(
                 f"step {self.step}: {message} To continue after a failed fit, set "
@@ -363,16 +348,8 @@ class Session:
         instead = "its gradient is zero" if skips else "the last good step is used"
         warning = f"step {self.step}: {message} Instead, {instead}."
         warnings.warn(warning, RuntimeWarning, stacklevel=6)
-        repaired = packed.clone().reshape(len(rows), -1)
-        last = self._good.get((quantity, packed.device))
-        for i in bad:
-            if self.on_failure == "last_good" and last is not None:
-                repaired[i] = last.reshape(len(rows), -1)[i]
-            else:
-                repaired[i, programs.HEADER :] = 0.0
-                # An infinite value times a zero gradient would be NaN.
-                repaired[i, programs.VALUE].nan_to_num_(0.0, 0.0, 0.0)
-        return repaired.reshape(packed.shape)
+        last = None if skips else self._good.get((quantity, packed.device))
+        return repaired(packed, rows, last)
 
 
 def _request(quantity: Quantity, nearby: bool) -> on_host.Floats:
@@ -381,18 +358,6 @@ def _request(quantity: Quantity, nearby: bool) -> on_host.Floats:
     if isinstance(quantity.mu, tuple):
         return np.array([[mu, *form] for mu in quantity.mu], np.float64)
     return np.array([quantity.mu, *form], np.float64)
-
-
-def _converged(rows: Header) -> bool:
-    return not any(row[programs.FREE] or row[programs.CONDITIONAL] for row in rows)
-
-
-def _explained(rows: Header, bad: list[int]) -> str:
-    row = rows[bad[0]]
-    which = "free" if row[programs.FREE] else "conditional"
-    code = int(row[programs.FREE] or row[programs.CONDITIONAL])
-    where = f" of row {bad[0]} (and {len(bad) - 1} more)" if len(rows) > 1 else ""
-    return f"the {which} fit{where} found no minimum: {Status(code).message}"
 
 
 def _as_model(model: Loadable) -> Model:
