@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from firstlight.cli.values import AddArgument, Commands
 
 EPILOG = """\
-A cache is a folder, the URL of a server, or of an object store; by default what
-FIRSTLIGHT_CACHE_DIR names, else firstlight in your cache folder.
+A cache is a folder, or the URL of a server or an object store. The default is FIRSTLIGHT_CACHE_DIR,
+or if that is not set, firstlight in your cache folder.
 
-exit codes: 0 all is well; 1 damaged entries (verify), nothing to explain; 2 wrong usage, or a cache
+exit codes: 0 success; 1 damaged entries (verify) or nothing to explain; 2 wrong usage, or a cache
 that cannot be read."""
 
 
@@ -29,8 +29,8 @@ def add_to(commands: Commands) -> None:
     )
     action = adding_actions(parser)
     for name, about, handle in (
-        ("ls", "list what is in a cache", contents.ls),
-        ("stats", "count what is in a cache, by kind of machine", contents.stats),
+        ("ls", "list the entries of a cache", contents.ls),
+        ("stats", "count the entries of a cache, by kind of machine", contents.stats),
         ("verify", "check every entry; exit code 1 if one is damaged", contents.verify),
         ("prune", "remove entries", contents.prune),
     ):
@@ -41,10 +41,10 @@ def add_to(commands: Commands) -> None:
             add("--repair", action="store_true", help="remove damaged entries")
         elif name == "prune":
             _add_prune(add)
-    add = action("push", "send what your folder has to a shared cache", contents.push)
+    add = action("push", "copy the entries of your folder to a shared cache", contents.push)
     add("url", metavar="URL", help="the shared cache")
     add("--json", action="store_true", help="print JSON")
-    add = action("explain", "say why a function was compiled again", contents.explain)
+    add = action("explain", "explain why a function was compiled again", contents.explain)
     add("function", metavar="FUNCTION", help="its name, such as train_step")
     caches = "one cache, for its last two compiles, or two, for the last one in each"
     add("caches", nargs="*", metavar="DIR|URL", help=caches)
@@ -53,26 +53,46 @@ def add_to(commands: Commands) -> None:
 
 
 def _add_prune(add: AddArgument) -> None:
-    add("--max-bytes", type=size, metavar="SIZE", help="the longest unused, down to 500M, 4G, …")
-    add("--older-than", type=contents.age, metavar="AGE", help="not used for 12h, 30d, 2w, …")
-    other = "of other versions of JAX or Python, or of other processors"
+    add(
+        "--max-bytes",
+        type=size,
+        metavar="SIZE",
+        help="remove the least recently used until at most this is left: 500M, 4G, …",
+    )
+    add(
+        "--older-than",
+        type=contents.age,
+        metavar="AGE",
+        help="remove what was not used for 12h, 30d, 2w, …",
+    )
+    other = "remove entries for other versions of JAX or Python, or other processors"
     add("--incompatible", action="store_true", help=other)
-    add("--signed-by", metavar="ID", help="by a key with this id, or this beginning of it")
-    add("--dry-run", action="store_true", help="only say what would be removed")
+    add(
+        "--signed-by",
+        metavar="ID",
+        help="remove entries signed by the key with this id (or its first characters)",
+    )
+    add("--dry-run", action="store_true", help="only list what would be removed")
 
 
 def _add_serve(add: AddArgument) -> None:
     add("--folder", type=Path, metavar="DIR", help="where entries are kept (default: "
         "firstlight-served in your cache folder)")  # fmt: skip
-    add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
-    add("--port", type=int, default=8750, help="default: 8750; 0: any free one")
+    add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    add("--port", type=int, default=8750, help="port to listen on; 0: any free one (default: 8750)")
     add("--read-tokens", type=Path, metavar="FILE", help="tokens that may read, one per line")
     add("--write-tokens", type=Path, metavar="FILE", help="tokens that may also write")
     add("--tls-cert", type=Path, metavar="FILE", help="certificate (PEM), for https")
     add("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
     add("--max-bytes", type=size, default=2**35, metavar="SIZE", help="of all entries together "
         "(default: 32G); the longest unused are evicted")  # fmt: skip
-    add("--max-entry-bytes", type=size, default=2**28, metavar="SIZE", help="default: 256M")
+    add(
+        "--max-entry-bytes",
+        type=size,
+        default=2**28,
+        metavar="SIZE",
+        help="largest entry (default: 256M)",
+    )
 
 
 def size(text: str) -> int:

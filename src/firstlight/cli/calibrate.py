@@ -33,8 +33,9 @@ gate is kept)"""
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "calibrate",
-        description="Run A/A gates: the same side twice. Their ratios become the thresholds that "
-        "`firstlight gate` uses on this class of machine. 5 % takes at least 19 gates.",
+        description="Run A/A gates: the same side twice. Their ratios become the thresholds that\n"
+        "`firstlight gate` uses on this class of machine. A false-alarm rate of 5 % needs at least\n"
+        "19 gates.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

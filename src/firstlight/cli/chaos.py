@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   firstlight chaos repeated-recompilation                     until it is interrupted
-  firstlight chaos repeated-recompilation --trace             what `firstlight trace` says of it
-  firstlight chaos repeated-recompilation --mended            the same work, as its runbook mends it
+  firstlight chaos repeated-recompilation --trace             what `firstlight trace` says about it
+  firstlight chaos repeated-recompilation --mended            the same work, fixed by its runbook
 
 Each failure has a runbook of the same name, and an alert: docs/operate.md.
 
@@ -34,10 +34,15 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("mode", choices=[mode.name for mode in MODES], metavar="MODE", help="one of the above")
-    add("--metrics", default="127.0.0.1:9464-9471", metavar="HOST:PORT", help="where to export")
-    add("--mended", action="store_true", help="without the failure")
+    add(
+        "--metrics",
+        default="127.0.0.1:9464-9471",
+        metavar="HOST:PORT",
+        help="where to serve its metrics",
+    )
+    add("--mended", action="store_true", help="run the same work without the failure")
     add("--trace", action="store_true", help="run it for a moment under `firstlight trace`")
-    add("--folder", metavar="DIR", help="for its caches (default: a new one)")
+    add("--folder", metavar="DIR", help="folder for its caches (default: a new one)")
     parser.set_defaults(handle=handle, parser=parser)
 
 

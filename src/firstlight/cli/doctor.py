@@ -16,9 +16,9 @@ examples:
   firstlight doctor --production --prometheus http://prometheus:9090 --metrics http://app:8000/metrics
   firstlight doctor --incident --prometheus http://prometheus:9090
 
-A checklist fails where one of its checks was not given what it needs.
+A checklist fails if one of its checks lacks an option that it needs.
 
-exit codes: 0 all is well; 1 a check failed; 2 wrong usage."""
+exit codes: 0 every check passed; 1 a check failed; 2 wrong usage."""
 
 
 def add_to(commands: Commands) -> None:
@@ -30,19 +30,19 @@ def add_to(commands: Commands) -> None:
     )
     stage = parser.add_mutually_exclusive_group()
     for name, about in (
-        ("pre-production", "what has to be true before a deploy"),
-        ("production", "what has to be true while it runs"),
-        ("incident", "what is wrong now"),
+        ("pre-production", "check what must hold before a deploy"),
+        ("production", "check what must hold while it runs"),
+        ("incident", "look for what is wrong now"),
     ):
         stage.add_argument(f"--{name}", dest="stage", action="store_const", const=name, help=about)
     add = parser.add_argument
     add("--constraints", type=Path, metavar="FILE", help="pinned versions")
-    add("--warm", type=Path, metavar="MANIFEST", help="what has to be in the cache")
+    add("--warm", type=Path, metavar="MANIFEST", help="programs that must be in the cache")
     add("--cache", metavar="DIR|URL", help="the cache (default: your own)")
-    add("--checkpoints", type=Path, metavar="DIR", help="a folder that has to be writable")
+    add("--checkpoints", type=Path, metavar="DIR", help="a folder that must be writable")
     add("--metrics", metavar="URL", help="where the process exports its metrics")
     add("--prometheus", metavar="URL", help="the Prometheus that scrapes it")
-    add("--alertmanager", metavar="URL", help="the Alertmanager behind that")
+    add("--alertmanager", metavar="URL", help="the Alertmanager that Prometheus notifies")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle, parser=parser)
 

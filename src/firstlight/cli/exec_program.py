@@ -16,9 +16,9 @@ examples:
   firstlight exec --cache /scratch/me/compiled mpirun -n 8 python train.py
   firstlight exec --cache http://cache.lab:8750 python train.py    a cache that machines share
   FIRSTLIGHT_WARMSTART=1 python train.py      the same, without this command
-  firstlight exec --metrics 127.0.0.1:9464 python train.py      indicators for Prometheus
+  firstlight exec --metrics 127.0.0.1:9464 python train.py      metrics for Prometheus
 
-Firstlight's options come before the program; everything after it is the program's.
+Firstlight's options come before the program; everything after it is passed to the program.
 
 exit codes: the program's own; 126 it cannot be run; 127 there is no such program; 2 wrong usage."""
 #: Files that Python reads at its start, and what does not happen without them.
@@ -29,25 +29,25 @@ _WATCH_OPTIONS = (
         "--metrics",
         "HOST:PORT",
         "FIRSTLIGHT_METRICS",
-        "answer Prometheus there; HOST:FIRST-LAST: several processes take one port each",
+        "serve metrics for Prometheus; with HOST:FIRST-LAST, each process takes one port",
     ),
     (
         "--push",
         "URL",
         "FIRSTLIGHT_METRICS_PUSH",
-        "send to this push-gateway, every 10 seconds and at the end",
+        "push metrics to this Pushgateway every 10 seconds and on exit",
     ),
     (
         "--otlp",
         "URL",
         "FIRSTLIGHT_METRICS_OTLP",
-        "send to this collector of OpenTelemetry (http://HOST:4318), likewise",
+        "send metrics to this OpenTelemetry collector (http://HOST:4318), as often",
     ),
     (
         "--token-file",
         "FILE",
         "FIRSTLIGHT_METRICS_TOKEN_FILE",
-        "token of POST /debug/profile?seconds=5; without it, profiles come by SIGUSR2 only",
+        "token required by POST /debug/profile?seconds=5; without it, only SIGUSR2 profiles",
     ),
     (
         "--profiles",
@@ -62,8 +62,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "exec",
         usage="firstlight exec [options] program [program arguments]",
-        description="Run a program whose JAX code is compiled once: by one process, and kept. "
-        "With --metrics, --push or --otlp, it is watched too.",
+        description="Run a program with a compilation cache: one process compiles for all.\n"
+        "With --metrics, --push or --otlp, export metrics too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -14,10 +14,12 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("incident")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     about = "write down versions, alerts, cache hits, recompiles and programs"
-    collect = actions.add_parser("collect", help=about, description=f"{about.capitalize()}.")
+    collect = actions.add_parser(
+        "collect", help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
     add = collect.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    add("--prometheus", metavar="URL", help="the Prometheus that knows")
+    add("--prometheus", metavar="URL", help="the Prometheus to query")
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
     add("--warm", type=Path, metavar="MANIFEST", help="what should have been in it")
     add("--constraints", type=Path, metavar="FILE", help="pinned versions")

@@ -20,10 +20,10 @@ examples:
   firstlight load http://127.0.0.1:8000/models/mlp --rate 2000     an open loop: latency counts from
                                                                    when a request was due
 
-Without --body, one row of ones is sent, as the server's metadata describe it. Only this machine is
-asked unless another is named with --allow-host.
+Without --body, each request is one row of ones, shaped as the server's metadata say. Requests go to
+other machines only if --allow-host names them.
 
-exit codes: 0 all answers were 2xx or 429; 1 others were not; 2 wrong usage, or nobody answers"""
+exit codes: 0 all answers were 2xx or 429; 1 some were not; 2 wrong usage, or no answer"""
 
 
 def add_to(commands: Commands) -> None:
@@ -35,17 +35,26 @@ def add_to(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("url", metavar="URL", help="where to POST, such as http://127.0.0.1:8000/models/mlp")
     add(
-        "url", metavar="URL", help="what is asked by POST, such as http://127.0.0.1:8000/models/mlp"
+        "-c",
+        "--connections",
+        type=_connections,
+        default=32,
+        help="concurrent connections (default: 32)",
     )
-    add("-c", "--connections", type=_connections, default=32, help="default: 32")
-    add("--seconds", type=seconds, default=10.0, help="of one round (default: 10)")
-    add("--rounds", type=_rounds, default=3, help="each with new connections (default: 3)")
+    add("--seconds", type=seconds, default=10.0, help="length of a round (default: 10)")
+    add(
+        "--rounds",
+        type=_rounds,
+        default=3,
+        help="number of rounds, each with new connections (default: 3)",
+    )
     add("--rate", type=_rate, help="requests per second, in an open loop")
-    add("--requests", type=int, metavar="N", help="at most, in one round")
-    add("--body", type=Path, metavar="FILE", help="what is sent")
-    add("--token-file", metavar="FILE", help="a token to send")
-    add("--allow-host", metavar="NAME", help="a host other than this machine that may be asked")
+    add("--requests", type=int, metavar="N", help="requests per round, at most")
+    add("--body", type=Path, metavar="FILE", help="body of the requests")
+    add("--token-file", metavar="FILE", help="a bearer token to send")
+    add("--allow-host", metavar="NAME", help="a host other than this machine to allow")
     add("--out", type=Path, metavar="DIR", help="directory of the run; must be new")
     parser.set_defaults(handle=handle, parser=parser)
 

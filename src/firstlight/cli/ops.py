@@ -24,7 +24,7 @@ def add_to(commands: Commands) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     about = "write alert rules and their tests, dashboards, manifests and runbooks"
-    build = actions.add_parser("build", help=about, description=f"{about.capitalize()}.")
+    build = actions.add_parser("build", help=about, description=f"{about[0].upper()}{about[1:]}.")
     add = build.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="where to write")
     add(
@@ -33,17 +33,29 @@ def add_to(commands: Commands) -> None:
         default=[],
         type=_objective,
         metavar="NAME=PERCENT",
-        help="another share of good events, as availability=99.95",
+        help="another objective, such as availability=99.95",
     )
-    add("--page-burn", type=float, metavar="RATE", help="page at this burn rate over an hour, as 3")
+    add(
+        "--page-burn",
+        type=float,
+        metavar="RATE",
+        help="page at this burn rate over an hour, such as 3",
+    )
     add("--runbooks", default="runbooks", metavar="URL", help="where the runbooks are published")
-    add("--speed", type=int, default=1, metavar="N", help="divide all times, to try alerts out")
+    add(
+        "--speed", type=int, default=1, metavar="N", help="divide all times by N, to try out alerts"
+    )
     build.set_defaults(handle=handle, parser=build)
-    about = "draw a dashboard from Prometheus's answers, without Grafana"
-    show = actions.add_parser("show", help=about, description=f"{about.capitalize()}.")
+    about = "draw a dashboard from Prometheus, without Grafana"
+    show = actions.add_parser("show", help=about, description=f"{about[0].upper()}{about[1:]}.")
     add = show.add_argument
     add("dashboard", choices=("executive", "on-call", "debug"))
-    add("--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="whom to ask")
+    add(
+        "--prometheus",
+        default="http://127.0.0.1:9090",
+        metavar="URL",
+        help="default: http://127.0.0.1:9090",
+    )
     add("--minutes", type=float, default=60.0, help="how far back (default: 60)")
     add("--out", type=Path, default=Path("dashboard.html"), metavar="FILE")
     show.set_defaults(handle=handle_show, parser=show)

@@ -19,10 +19,10 @@ examples:
   firstlight serve app.py                           all models in app.py
   firstlight serve score.frozen                     a frozen function, see docs/frozen.md
   firstlight serve --hf workspace.json --port 8080  nll, fit, significance and cls of a workspace
-  firstlight serve app.py --on ray --replicas 1:4   replicas in Ray Serve, as queues need them
+  firstlight serve app.py --on ray --replicas 1:4   replicas in Ray Serve, scaled with their queues
 
-SIGHUP loads the file again: new versions are prepared beside the old ones. SIGTERM answers what
-has arrived, then ends.
+SIGHUP reloads the files; the old versions serve until the new ones are ready. SIGTERM answers the
+requests that have arrived, then exits.
 
 exit codes: 0 stopped by a signal; 2 a model, an address or an option that cannot be used."""
 
@@ -31,8 +31,8 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "serve",
         help="serve jitted functions over HTTP; no request pays for a compile",
-        description="Serve models by the Open Inference Protocol v2 and plain JSON. Everything is "
-        "compiled, or loaded from the cache, before the first request.",
+        description="Serve models over the Open Inference Protocol v2 and plain JSON.\n"
+        "Everything is compiled, or loaded from the cache, before the first request.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,17 +49,17 @@ def add_to(commands: Commands) -> None:
     )
     add("--otlp", metavar="URL", help="send traces and metrics to a collector, http://HOST:4318")
     add("--readers", type=_count, default=0, metavar="N",
-        help="processes that read requests (default: 0, this one does)")  # fmt: skip
-    add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
-    add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
+        help="processes that read requests (default: 0, the server itself does)")  # fmt: skip
+    add("--token-file", metavar="FILE", help="the bearer token that clients must send")
+    add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more (4G)")
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
-    add("--request-seconds", type=seconds, help="time for a request to arrive (default: 20)")
-    add("--drain-seconds", type=seconds, default=30.0, help="time to stop in (default: 30)")
+    add("--request-seconds", type=seconds, help="limit for a request to arrive (default: 20)")
+    add("--drain-seconds", type=seconds, default=30.0, help="limit for stopping (default: 30)")
     add("--cache", metavar="DIR|URL", help="where programs are kept (see docs/warmstart.md)")
-    add("--on", metavar="ray[://HOST:PORT]", help="serve by replicas in Ray Serve")
-    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="how many (1:4)")
-    add("--replica-cpus", type=float, default=1.0, metavar="N", help="cores for each (1)")
-    add("--replica-gpus", type=float, default=0.0, metavar="N", help="GPUs for each (0)")
+    add("--on", metavar="ray[://HOST:PORT]", help="serve with replicas in Ray Serve")
+    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="default: 1:4")
+    add("--replica-cpus", type=float, default=1.0, metavar="N", help="of each (default: 1)")
+    add("--replica-gpus", type=float, default=0.0, metavar="N", help="of each (default: 0)")
     parser.set_defaults(handle=handle, parser=parser)
 
 

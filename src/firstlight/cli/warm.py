@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from firstlight.warmstart.manifest import Manifest, Program
 
 EPILOG = """\
+examples:
   firstlight warm record train.py --steps 2         on any machine with the program and its data
   firstlight warm build train.warm --jobs 8         in CI, or while an image is built
   firstlight warm check train.warm                  exit code 1: something would be compiled
   firstlight warm pack train.pack; firstlight warm unpack train.pack
 
-exit codes: 0 all is well; 1 programs that failed, are missing or stale; 2 wrong usage; of
-record and build --run: the program's own."""
+exit codes: 0 success; 1 programs that failed, are missing or stale; 2 wrong usage. record and
+build --run return the exit code of the program."""
 
 
 def add_to(commands: Commands) -> None:
@@ -35,25 +36,25 @@ def add_to(commands: Commands) -> None:
     action = adding_actions(parser)
     cache = {"metavar": "DIR|URL", "help": "the cache (default: your own)"}
     folder = {"type": Path, "metavar": "DIR", "help": "default: your own"}
-    add = action("record", "run a program and write down what it compiles", record)
+    add = action("record", "run a program and record what it compiles", record)
     out = "the manifest (default: the program's name with .warm)"
     add("--out", type=Path, metavar="MANIFEST", help=out)
     add("--cache", **cache)
     add("program", nargs=argparse.REMAINDER, help="program.py, or a command, and its arguments")
-    add = action("build", "compile all of a manifest into a cache, in parallel", build)
+    add = action("build", "compile everything in a manifest into a cache, in parallel", build)
     add("manifest", type=Path, metavar="MANIFEST")
     add("--cache", **cache)
     add("--jobs", type=int, metavar="N", help=f"processes (default: {os.cpu_count() or 1})")
     run = "run the recorded program instead, from its folder: for another version of JAX"
     add("--run", action="store_true", help=run)
-    add = action("check", "say what of a manifest a cache does not have", check)
+    add = action("check", "list what a manifest has and a cache lacks", check)
     add("manifest", type=Path, metavar="MANIFEST")
     add("--cache", **cache)
     add = action("pack", "write compiled programs to one signed file", pack)
     add("out", type=Path, metavar="OUT")
     add("--manifest", type=Path, help="only the programs of this manifest")
     add("--cache", **folder)
-    add = action("unpack", "store what is in such a file, if a trusted key has signed it", unpack)
+    add = action("unpack", "store the programs of such a file if a trusted key signed it", unpack)
     add("file", type=Path, metavar="FILE")
     add("--cache", **folder)
 

@@ -42,7 +42,7 @@ class Mode:
 MODES = (
     Mode(
         "cold-compile",
-        "what was compiled is lost, and compiled again",
+        "compiled programs are lost and compiled again",
         "lost_cache",
         Variant(("--sweep", f"{FOLDER}/swept"), cache=f"{FOLDER}/swept"),
         Variant(),
@@ -77,7 +77,7 @@ MODES = (
     ),
     Mode(
         "memory-leak",
-        "results are kept for ever",
+        "results are kept forever",
         "kept_arrays",
         Variant(),
         Variant(("--keep", "4")),
@@ -85,7 +85,7 @@ MODES = (
     ),
     Mode(
         "thundering-compilation",
-        "several processes compile the same at once",
+        "several processes compile the same program at once",
         "lost_cache",
         Variant(("--workers", "4", "--apart", f"{FOLDER}/apart")),
         Variant(("--workers", "4")),
