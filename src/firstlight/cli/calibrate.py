@@ -34,8 +34,8 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "calibrate",
         description="Run A/A gates: the same side twice. Their ratios become the thresholds that\n"
-        "`firstlight gate` uses on this class of machine. A false-alarm rate of 5 % needs at least\n"
-        "19 gates.",
+        "`firstlight gate` uses on this class of machine. A false-alarm rate of 5 % needs at\n"
+        "least 19 gates.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
