@@ -34,7 +34,7 @@ class Step:
         return self.after / self.before
 
 
-def find_steps(values: Sequence[float]) -> list[Step]:
+def find_steps(values: Sequence[float], least: float = MIN_STEP) -> list[Step]:
     """Steps of a series in order of time; none in a series of less than ten values.
 
     A level has at least five values, so a step is seen five snapshots after it happened at the
@@ -46,17 +46,17 @@ def find_steps(values: Sequence[float]) -> list[Step]:
         raise ValueError("a trend needs positive, finite values")
     n = len(values)
     found = change_points(np.log(np.asarray(values, dtype=float)), penalty=6 * math.log(max(n, 2)))
-    return _merged([float(v) for v in values], [0, *found, n])
+    return _merged([float(v) for v in values], [0, *found, n], least)
 
 
-def _merged(values: Sequence[float], bounds: Sequence[int]) -> list[Step]:
-    """Steps between levels; neighbours that differ by less than `MIN_STEP` become one."""
+def _merged(values: Sequence[float], bounds: Sequence[int], least: float) -> list[Step]:
+    """Steps between levels; neighbours that differ by less than `least` become one."""
     segments = list(pairwise(bounds))
     while len(segments) > 1:
         levels = [median(values[start:end]) for start, end in segments]
         sizes = [abs(math.log(b / a)) for a, b in pairwise(levels)]
         smallest = min(range(len(sizes)), key=sizes.__getitem__)
-        if sizes[smallest] >= math.log1p(MIN_STEP):
+        if sizes[smallest] >= math.log1p(least):
             return [Step(segments[i + 1][0], levels[i], levels[i + 1]) for i in range(len(sizes))]
         segments[smallest : smallest + 2] = [(segments[smallest][0], segments[smallest + 1][1])]
     return []
