@@ -69,11 +69,6 @@ class Specification:
         return None if self.poi is None else names.get(self.poi, self.poi)
 
     @property
-    def auxdata_order(self) -> tuple[str, ...]:
-        """The names of the constrained parameter sets."""
-        return tuple(one.name for one in self.parameter_sets if one.auxdata is not None)
-
-    @property
     def auxdata(self) -> Floats:
         """The auxiliary data of all constrained parameter sets, concatenated."""
         parts = [one.auxdata for one in self.parameter_sets if one.auxdata is not None]
