@@ -13,18 +13,15 @@ from pathlib import Path
 import pytest
 
 import firstlight
+from firstlight.gate.interpreters import SetupError, interpreter_of
+from firstlight.gate.own_code import WrongCodeError, package_names, require_own_code
 from firstlight.gate.selection import choose
 from firstlight.gate.sides import (
-    SetupError,
     Side,
-    WrongCodeError,
     bare_instrument,
     from_environments,
     from_revisions,
     in_words,
-    interpreter_of,
-    package_names,
-    require_own_code,
     same_side_twice,
 )
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from firstlight.cli import build_parser, main
-from firstlight.ops import manifests
+from firstlight.ops import deployment, manifests
 from firstlight.telemetry.metrics import CATALOGUE
 
 #: The oldest that is meant, and the newest whose schemas there are.
@@ -81,7 +81,7 @@ def test_everything_that_a_kustomization_names_was_written(tmp_path: Path) -> No
 
 def commands() -> list[list[str]]:
     found = [container["args"] for _, container in containers()]
-    for job in manifests.WORKFLOW["jobs"].values():
+    for job in deployment.WORKFLOW["jobs"].values():
         lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
         found += [shlex.split(line)[1:] for line in lines if line.startswith("firstlight ")]
     return found

@@ -12,8 +12,8 @@ from firstlight.gate.decision import EXIT_CODES, GateError, GateReport, Rules
 from firstlight.gate.directory import GateDirectory
 from firstlight.gate.measuring import Pair, Watch
 from firstlight.gate.outputs import markdown
+from firstlight.gate.own_code import require_own_code
 from firstlight.gate.planning import Gate
-from firstlight.gate.sides import require_own_code
 from firstlight.records import Run, Sample, write_json, write_text
 
 Samples = Mapping[str, Sequence[Sample]]

@@ -14,6 +14,7 @@ from firstlight.compare.conditions import machine_class
 from firstlight.compare.quantities import GATED, QUANTITIES
 from firstlight.compare.verdicts import MINIMUM_EFFECT
 from firstlight.gate.decision import LOOKS, Look, Rules
+from firstlight.gate.interpreters import SetupError
 from firstlight.gate.outputs import CaseLine
 from firstlight.gate.selection import (
     CONTROL,
@@ -24,7 +25,7 @@ from firstlight.gate.selection import (
     function_lines,
     path_in_repository,
 )
-from firstlight.gate.sides import SetupError, Side, from_environments, from_revisions, in_words
+from firstlight.gate.sides import Side, from_environments, from_revisions, in_words
 from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
 from firstlight.records import JsonObject, Settings, from_json, slug

@@ -11,19 +11,23 @@ exception is a repository that *is* Firstlight, where each side brings its own.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Required, TypedDict
 
 import firstlight
-from firstlight.errors import FirstlightError
+from firstlight.gate.interpreters import (
+    Interpreter,
+    SetupError,
+    describe_interpreter,
+    interpreter_of,
+)
 from firstlight.gate.worktrees import Checkout, checkouts, repository_root
 from firstlight.measure.process import WORKER, Outcome, end, run_worker, tail
 from firstlight.measure.runner import compile_bytecode
@@ -33,39 +37,6 @@ from firstlight.workloads.catalog import registered
 #: Packages that a reader wants to see beside each side.
 _NAMED = ("jax", "jaxlib", "torch", "numpy")
 _WORKER_IN_REPOSITORY = Path("src/firstlight/measure/worker.py")
-Modules = Mapping[str, Mapping[str, str]]  # by case: {top-level module: file}
-_INSTALLED = {"site-packages", "dist-packages"}
-_NOT_CODE = {"tests", "test", "docs", "examples", "benchmarks"}
-#: Run by the other interpreter: its standard library is all there is.
-_DESCRIBE = r"""
-import json, platform, re, sys
-from importlib.metadata import distributions
-from importlib.util import find_spec
-installed = {}
-for found in distributions():
-    name = found.metadata["Name"]
-    if name:
-        installed.setdefault(re.sub(r"[-_.]+", "-", name).lower(), found.version)
-print(json.dumps({
-    "version": platform.python_version(),
-    "implementation": platform.python_implementation(),
-    "compiler": platform.python_compiler(),
-    "number": list(sys.version_info[:2]),
-    "installed": installed,
-    "modules": [name for name in sys.argv[1:] if find_spec(name) is not None],
-}))
-"""
-
-
-class Interpreter(TypedDict):
-    """What `_DESCRIBE` prints."""
-
-    version: str
-    implementation: str
-    compiler: str
-    number: list[int]
-    installed: dict[str, str]
-    modules: list[str]
 
 
 class Description(TypedDict, total=False):
@@ -77,14 +48,6 @@ class Description(TypedDict, total=False):
     uncommitted: str | None  # a hash of the changes in the working tree
     environment: str
     python: Interpreter  # once it was asked
-
-
-class SetupError(FirstlightError):
-    """A side cannot be prepared, or its interpreter cannot be used."""
-
-
-class WrongCodeError(FirstlightError):
-    """A side did not run the code that it stands for."""
 
 
 @dataclass(frozen=True)
@@ -271,42 +234,6 @@ def run_setup(command: str, name: str, folder: Path) -> None:
             )
 
 
-def interpreter_of(environment: Path) -> str:
-    """The Python of a virtual environment; an interpreter itself is taken as it is."""
-    for candidate in (environment, environment / "bin" / "python"):
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            # Not resolved: a virtual environment's python is a link to another one.
-            return str(candidate.absolute())
-    raise SetupError(
-        f"{environment}: no Python there. Give a virtual environment (the folder that has "
-        "bin/python) or an interpreter."
-    )
-
-
-def describe_interpreter(
-    python: str, variables: Mapping[str, str], modules: Sequence[str]
-) -> Interpreter:
-    """Version and packages as that interpreter itself sees them, and which `modules` it has."""
-    command = [python, "-P", "-c", _DESCRIBE, *modules]
-    said: object = ""
-    try:
-        done = subprocess.run(
-            command, env=dict(variables), capture_output=True, text=True, timeout=60, check=False
-        )
-        said = done.stderr.strip()[-500:]
-        found: Interpreter = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise SetupError(
-            f"{python}: cannot be asked for its packages: {said or error}. It must be Python 3.11 "
-            "or newer."
-        ) from None
-    if tuple(found["number"]) < (3, 11):
-        raise SetupError(
-            f"{python} is Python {found['version']}; the instrument needs 3.11 or newer."
-        )
-    return found
-
-
 def in_words(side: Side) -> str:
     """What a side is, for a reader of the report."""
     about, python = side.description, side.description["python"]
@@ -320,65 +247,3 @@ def in_words(side: Side) -> str:
         case "environment":
             return f"{about['environment']}, {software}"
     return f"this interpreter, {software}"
-
-
-# --- whose code ran -------------------------------------------------------------------------------
-
-
-def require_own_code(
-    sides: tuple[Side, Side], modules: Mapping[str, Modules]
-) -> dict[str, set[str]]:
-    """Refuse a comparison of revisions in which a side ran code that is not its own.
-
-    The usual cause: the project is installed in the environment that both sides use, in a way that
-    comes before the checkout. Gives by side the modules that came from its checkout.
-    """
-    own: dict[str, set[str]] = {side.name: set() for side in sides}
-    for side, other in (sides, sides[::-1]):
-        if side.file_root is None:
-            return {}
-        packages = package_names(side.file_root)
-        for case, loaded in modules[side.name].items():
-            for name, file in loaded.items():
-                if _inside(file, side.file_root):
-                    own[side.name].add(name)
-                elif name in packages or _is_foreign(name, file, side, other):
-                    raise WrongCodeError(
-                        f"{case}: {side.name} imported {name!r} from {file}, not from its own "
-                        "checkout, so the comparison would say nothing. Give each side an "
-                        "environment of its own: --setup 'python -m venv .venv && "
-                        ".venv/bin/pip install …' --python .venv/bin/python"
-                    )
-    if not any(own.values()) and any(modules.values()):
-        raise WrongCodeError(
-            "no case imported anything from the checkouts: both sides ran the same code. Name a "
-            "benchmark file of the repository as the target, or install each side into an "
-            "environment of its own with --setup and --python."
-        )
-    return own
-
-
-def _is_foreign(name: str, file: str, side: Side, other: Side) -> bool:
-    """Whether a module comes from the other checkout or the user's own, and is not installed."""
-    if name == "firstlight" or _INSTALLED.intersection(Path(file).parts):
-        return False
-    return _inside(file, other.file_root) or _inside(file, side.repository)
-
-
-def _inside(file: str, folder: Path | None) -> bool:
-    return folder is not None and Path(file).is_relative_to(folder)
-
-
-def package_names(root: Path) -> set[str]:
-    """Top-level packages of a checkout: folders with `__init__.py` whose parent has none.
-
-    Searched to a depth of four; environments and hidden folders are not the project's own.
-    """
-    found = set()
-    for depth in range(1, 5):
-        for file in root.glob("*/" * depth + "__init__.py"):
-            parts = file.relative_to(root).parts[:-1]
-            hidden = any(p.startswith(".") or p in ("site-packages", "venv") for p in parts)
-            if not hidden and not (file.parent.parent / "__init__.py").exists():
-                found.add(file.parent.name)
-    return found - _NOT_CODE - {"firstlight"}

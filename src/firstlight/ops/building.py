@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firstlight import whole_files
-from firstlight.ops import dashboards, manifests, rule_tests, rules, runbooks
+from firstlight.ops import dashboards, deployment, manifests, rule_tests, rules, runbooks
 from firstlight.ops.rules import Settings
 from firstlight.ops.yaml_text import yaml_text
 
@@ -31,8 +31,8 @@ def documents(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     for name, manifest in manifests.documents().items():
         yield f"kubernetes/{name}", yaml_text(manifest)
-    yield "Containerfile", manifests.CONTAINERFILE
-    yield "deploy-workflow.yml", yaml_text(manifests.WORKFLOW, _MADE)
+    yield "Containerfile", deployment.CONTAINERFILE
+    yield "deploy-workflow.yml", yaml_text(deployment.WORKFLOW, _MADE)
     for name, text in runbooks.texts().items():
         yield f"runbooks/{name}.md", text
 
