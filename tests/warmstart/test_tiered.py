@@ -49,16 +49,18 @@ def test_numpy_answers_first_and_the_compiled_program_after_it_was_compiled_in_a
     x = np.linspace(0, 1, 8, dtype=np.float32)
     doubled = tiered(lambda x: {"twice": 2 * x, "sum": [x.sum()]})
     here = threading.current_thread().name
+    # Before JAX 0.10, what is called within it (`2 * x`, `x.sum()`) is reported too.
+    traced = [("trace", here)] * (1 if jax.__version_info__ >= (0, 10) else 3)
     for _ in range(2):
         found = doubled(x)
         assert isinstance(found["twice"], jax.Array)
         np.testing.assert_array_equal(found["twice"], 2 * x)
         np.testing.assert_allclose(found["sum"][0], 4.0, rtol=1e-6)
-        assert [stage for stage in stages if stage[1] == here] == [("trace", here)]
+        assert [stage for stage in stages if stage[1] == here] == traced
     doubled.wait()
     np.testing.assert_array_equal(doubled(x)["twice"], 2 * x)
     assert stages == [
-        ("trace", here),
+        *traced,
         ("lower", "firstlight-tiered"),
         ("compile", "firstlight-tiered"),
     ]

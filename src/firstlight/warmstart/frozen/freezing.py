@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import pickle
+import pickletools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -155,11 +156,12 @@ def _program(compiled: Any, lowered: Any, args: object, kwargs: object, static: 
         pickled, in_tree, out_tree = serialize(compiled)
     except (ValueError, NotImplementedError) as error:
         raise CannotFreezeError(f"{internal.name}: JAX cannot write it: {error}") from None
-    loaded = compiled.runtime_executable()
-    executable = loaded.client.serialize_executable(loaded)
-    before, found, after = pickled.partition(executable)
-    if not found:
+    # Not serialised once more: JAX 0.8 writes other bytes every time.
+    parts = [part for _, part, _ in pickletools.genops(pickled) if isinstance(part, bytes)]
+    if not parts:
         raise CannotFreezeError(f"{internal.name}: this JAX writes executables in another form.")
+    executable = max(parts, key=len)
+    before, _, after = pickled.partition(executable)
     in_leaves, in_shape = trees.flatten((args, kwargs))
     out_info = jax.tree_util.tree_unflatten(out_tree, jax.tree_util.tree_leaves(lowered.out_info))
     out_leaves, out_shape = trees.flatten(out_info)
