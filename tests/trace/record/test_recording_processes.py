@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,10 @@ FORKS = """
 """
 
 
+@pytest.mark.skipif(
+    tuple(map(int, version("jax").split(".")[:2])) < (0, 10),
+    reason="with this JAX a fork may hang, traced or not",
+)
 def test_a_fork_tells_of_itself_only_and_is_seen_to_end(tmp_path: Path, write: Write) -> None:
     write("program.py", FORKS)
     done = traced(tmp_path, "program.py")
