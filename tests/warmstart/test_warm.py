@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def test_a_recorded_program_is_compiled_into_a_server_and_then_hits_everywhere(
     assert "missing: jit_step" in capfd.readouterr().out
     assert main(["warm", "build", recorded, "--cache", url, "--jobs", "2"]) == 0
     assert main(["warm", "check", recorded, "--cache", url]) == 0
-    assert "never stored" in capfd.readouterr().out
+    stores_callbacks = tuple(map(int, version("jax").split(".")[:2])) >= (0, 11)
+    assert ("never stored" in capfd.readouterr().out) == (not stores_callbacks)
     elsewhere = answered(tmp_path, url, FIRSTLIGHT_CACHE_LOCAL_DIR=str(tmp_path / "elsewhere"))
     assert elsewhere["answer"] == first["answer"]
     assert elsewhere["cache_hits"] == elsewhere["compile_requests_use_cache"] >= 2

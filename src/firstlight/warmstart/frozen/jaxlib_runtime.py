@@ -35,9 +35,7 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
     )
     sharding = _sharding(device)
     kinds = [(leaf.shape, dtype(leaf.dtype)) for leaf in outputs]
-    handlers = [
-        _jax.array_result_handler(_Aval(shape, kind), sharding, True, True) for shape, kind in kinds
-    ]
+    handlers = [_handler(_Aval(shape, kind), sharding) for shape, kind in kinds]
     put = _putting(device, sharding)
 
     def run(arrays: Sequence[Any]) -> list[Any]:
@@ -46,6 +44,16 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
         return [_on_host(result, *kind) for result, kind in zip(results, kinds, strict=True)]
 
     return run
+
+
+def _handler(aval: _Aval, sharding: Any) -> Any:
+    """What makes an array of a result that is committed to its device."""
+    from jaxlib import _jax  # type: ignore[attr-defined]
+
+    try:
+        return _jax.array_result_handler(aval, sharding, True, True)
+    except TypeError:  # jaxlib 0.12: whether checks are left out is no longer asked
+        return _jax.array_result_handler(aval, sharding, True)
 
 
 class OnDevice:
