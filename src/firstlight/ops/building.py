@@ -8,6 +8,7 @@ from pathlib import Path
 
 from firstlight import whole_files
 from firstlight.ops import dashboards, deployment, manifests, rule_tests, rules, runbooks
+from firstlight.ops.grafana import grafana
 from firstlight.ops.rules import Settings
 from firstlight.ops.yaml_text import yaml_text
 
@@ -27,7 +28,7 @@ def documents(settings: Settings) -> Iterator[tuple[str, str]]:
     for dashboard in dashboards.DASHBOARDS:
         yield (
             f"grafana/{dashboard.name}.json",
-            json.dumps(dashboards.grafana(dashboard), indent=1) + "\n",
+            json.dumps(grafana(dashboard), indent=1) + "\n",
         )
     for name, manifest in manifests.documents().items():
         yield f"kubernetes/{name}", yaml_text(manifest)

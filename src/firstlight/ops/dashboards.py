@@ -1,4 +1,4 @@
-"""Three dashboards: tables of panels, and what Grafana imports.
+"""Three dashboards, as tables of panels.
 
 A counter of seconds per second is a mean number of things at once (Little's law): that is how
 requests in flight and compiles in progress are shown.
@@ -7,13 +7,11 @@ requests in flight and compiles in progress are shown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from firstlight.ops.objectives import OBJECTIVES, Objective, Scope
 from firstlight.ops.prometheus_api import FIRING
 from firstlight.telemetry import metrics as m
 
-Plain = dict[str, Any]
 Queries = tuple[tuple[str, str], ...]  # legend in Grafana's form, expression
 #: Variables of the dashboards that people set, and their values at first.
 VARIABLES = {"price_per_hour": "1.00"}
@@ -271,7 +269,6 @@ DEBUG = Dashboard(
     "What does the device do? `POST /debug/profile?seconds=5`; open the trace at ui.perfetto.dev.",
 )
 DASHBOARDS = (EXECUTIVE, ON_CALL, DEBUG)
-_COLUMNS, _HEIGHT = 2, 8
 
 
 def resolved(expression: str) -> str:
@@ -279,69 +276,3 @@ def resolved(expression: str) -> str:
     for name, value in VARIABLES.items():
         expression = expression.replace(f"${name}", value)
     return expression
-
-
-def grafana(dashboard: Dashboard) -> Plain:
-    """The JSON that Grafana imports; it asks for the data source."""
-    panels = [_panel(i, panel) for i, panel in enumerate(dashboard.panels)]
-    if dashboard.text:
-        below = _HEIGHT * -(-len(panels) // _COLUMNS)
-        panels.append(
-            {
-                "id": len(panels) + 1,
-                "type": "text",
-                "title": "What next",
-                "gridPos": {"x": 0, "y": below, "w": 24, "h": 4},
-                "options": {"mode": "markdown", "content": dashboard.text},
-            }
-        )
-    return {
-        "uid": f"firstlight-{dashboard.name}",
-        "title": dashboard.title,
-        "tags": ["firstlight"],
-        "schemaVersion": 38,
-        "editable": True,
-        "refresh": "30s",
-        "time": {"from": "now-6h", "to": "now"},
-        "timezone": "browser",
-        "templating": {"list": _variables()},
-        "panels": panels,
-    }
-
-
-def _variables() -> list[Plain]:
-    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Source"}
-    boxes = [
-        {
-            "name": name,
-            "type": "textbox",
-            "query": value,
-            "current": {"text": value, "value": value},
-            "options": [{"text": value, "value": value, "selected": True}],
-        }
-        for name, value in VARIABLES.items()
-    ]
-    return [source, *boxes]
-
-
-def _panel(i: int, panel: Panel) -> Plain:
-    source = {"type": "prometheus", "uid": "${datasource}"}
-    row, column = divmod(i, _COLUMNS)
-    width = 24 // _COLUMNS
-    return {
-        "id": i + 1,
-        "type": "timeseries",
-        "title": panel.title,
-        "description": panel.about,
-        "datasource": source,
-        "gridPos": {"x": width * column, "y": _HEIGHT * row, "w": width, "h": _HEIGHT},
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {
-            "legend": {"displayMode": "list", "placement": "bottom"},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-        "targets": [
-            {"refId": chr(65 + n), "datasource": source, "expr": expr, "legendFormat": legend}
-            for n, (legend, expr) in enumerate(panel.queries)
-        ],
-    }

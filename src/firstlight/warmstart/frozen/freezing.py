@@ -19,6 +19,7 @@ from firstlight.warmstart.frozen.artifact import Artifact, Batch, Leaf, Program
 from firstlight.warmstart.frozen.errors import CannotFreezeError
 from firstlight.warmstart.frozen.places import Place, this_place
 from firstlight.warmstart.frozen.proving import Call, prove
+from firstlight.warmstart.frozen.rows import batched_leaves, batched_results, with_rows
 from firstlight.warmstart.frozen.sealing import sealed_function
 from firstlight.whole_files import write_bytes
 
@@ -119,8 +120,8 @@ def _compiled(
     _require_plain(fixed)
     kwargs = {name: value for name, value in call.kwargs.items() if name not in static}
     args, kwargs = _values((call.args, kwargs))
-    inputs = _batched_leaves(args, kwargs, batched) if rows else ()
-    args, kwargs = _with_rows(args, kwargs, inputs, rows)
+    inputs = batched_leaves(args, kwargs, batched) if rows else ()
+    args, kwargs = with_rows(args, kwargs, inputs, rows)
 
     # Another function than f: what JAX compiled of that before may have come from its cache, and
     # such an executable can be written, but not run.
@@ -134,10 +135,10 @@ def _compiled(
     program = _program(compiled, lowered, args, kwargs, tuple(sorted(fixed.items())))
     calls = [Call(args, {**kwargs, **fixed}, compiled(*args, **kwargs))]
     if rows:
-        outputs = _batched_results(fresh, args, kwargs, inputs, rows)
+        outputs = batched_results(fresh, args, kwargs, inputs, rows)
         program = replace(program, batch=Batch(rows, inputs, outputs))
         if rows > 1:
-            fewer = _with_rows(args, kwargs, inputs, rows - 1)
+            fewer = with_rows(args, kwargs, inputs, rows - 1)
             calls.append(Call(fewer[0], {**fewer[1], **fixed}, jitted(*fewer[0], **fewer[1])))
     return program, calls, len(compiled.runtime_executable().local_devices())
 
@@ -219,55 +220,6 @@ def _values(tree: object) -> Any:
         return np.ones(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
     return jax.tree_util.tree_map(value, tree)
-
-
-def _batched_leaves(args: Any, kwargs: Any, batched: Any) -> tuple[int, ...]:
-    """Which leaves of the arguments have rows."""
-    import jax
-
-    marks = [jax.tree_util.tree_map(lambda _, i=i: i in batched, a) for i, a in enumerate(args)]
-    named = {n: jax.tree_util.tree_map(lambda _, n=n: n in batched, v) for n, v in kwargs.items()}
-    found = [i for i, mark in enumerate(jax.tree_util.tree_leaves((tuple(marks), named))) if mark]
-    if not found:
-        raise CannotFreezeError(f"buckets are given, but no argument is among batched={batched}.")
-    return tuple(found)
-
-
-def _with_rows(args: object, kwargs: object, inputs: tuple[int, ...], rows: int) -> tuple[Any, Any]:
-    """The arguments with so many rows: those of the example over and over."""
-    import jax
-    import numpy as np
-
-    leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-    for i in inputs:
-        array = np.asarray(leaves[i])
-        if not array.ndim or not len(array):
-            raise CannotFreezeError("an argument named in `batched` has no rows in the example.")
-        leaves[i] = np.resize(array, (rows, *array.shape[1:]))
-    found: tuple[Any, Any] = tree.unflatten(leaves)
-    return found
-
-
-def _batched_results(
-    f: Callable[..., Any], args: object, kwargs: object, inputs: tuple[int, ...], rows: int
-) -> tuple[int, ...]:
-    """Which results have rows: those whose first axis grows with that of the arguments."""
-    import jax
-
-    def shapes(rows: int) -> list[tuple[int, ...]]:
-        more = _with_rows(args, kwargs, inputs, rows)
-        return [
-            leaf.shape for leaf in jax.tree_util.tree_leaves(jax.eval_shape(f, *more[0], **more[1]))
-        ]
-
-    pairs = enumerate(zip(shapes(rows), shapes(rows + 1), strict=True))
-    changing = [(i, a, b) for i, (a, b) in pairs if a != b]
-    if any(a != (rows, *a[1:]) or b != (rows + 1, *a[1:]) for _, a, b in changing):
-        raise CannotFreezeError(
-            "a result changes with the number of rows, but not in its first axis alone: it cannot "
-            "be cut to the rows of a call. Move the rows to the front, or freeze without buckets."
-        )
-    return tuple(i for i, _, _ in changing)
 
 
 def _require_plain(fixed: dict[str, object]) -> None:

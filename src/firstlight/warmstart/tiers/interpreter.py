@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from firstlight.warmstart.tiers import indexing_rules, numpy_rules
+from firstlight.warmstart.tiers import indexing_rules, linear_algebra_rules, numpy_rules
 from firstlight.warmstart.tiers.numpy_rules import Array, Compute, NoRuleError, Params
 
 if TYPE_CHECKING:
     from jax.core import ShapedArray
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
-_RULES = numpy_rules.RULES | indexing_rules.RULES
+_RULES = numpy_rules.RULES | indexing_rules.RULES | linear_algebra_rules.RULES
 #: Equations that only hold another program, and where.
 _HOLDERS = {
     **{"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"},
