@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from firstlight import records
 from firstlight.measure.host import describe_host
 from firstlight.measure.planning import Request, plan_run
-from firstlight.measure.runner import Runner
+from firstlight.measure.runner import Runner, Watch
 from firstlight.present.progress import Progress
 from firstlight.records import CaseSummary, Plan, Sample, stamp
 from firstlight.records.run_directory import RunDirectory
@@ -81,6 +82,7 @@ def run(
     timeout_seconds: float | None = None,
     seed: int = 0,
     progress: bool = True,
+    on: str | None = None,
 ) -> Run:
     """Measure a suite, a workload or your own file in fresh processes, as `firstlight run` does.
 
@@ -96,6 +98,8 @@ def run(
     - `timeout_seconds`: limit per process.
     - `seed`: seed of the random run order.
     - `progress`: whether to print progress on stderr.
+    - `on`: `"ray"` or the address of a Ray cluster, on whose nodes it is then measured; they must
+      be machines of one class.
 
     Raises a `FirstlightError` that says what to do if nothing can be measured. A case that
     fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption, what
@@ -112,13 +116,35 @@ def run(
         affinity=None if affinity is None else tuple(affinity),
         seed=seed,
     )
-    plan = plan_run(request)
-    directory = RunDirectory.create(Path(out) if out is not None else default_path(plan), plan)
+    directory = None if out is None else Path(out)
+    if on is None:
+        plan = plan_run(request)
+        return _measured(plan, directory, progress, _here)
+    from firstlight.cluster.samples import Fleet
+
+    with Fleet.on(on) as fleet:
+        machines = fleet.only_class()
+        plan = fleet.plan(machines, request)
+        return _measured(plan, directory, progress, partial(fleet.measure, machines))
+
+
+def _here(plan: Plan, directory: RunDirectory, watch: Watch) -> None:
+    with Runner(plan.cases, plan.settings, directory.keep) as runner:
+        runner.run(watch)
+
+
+def _measured(
+    plan: Plan,
+    path: Path | None,
+    progress: bool,
+    measure: Callable[[Plan, RunDirectory, Watch], None],
+) -> Run:
+    """Carry out a plan in a new directory; what was measured is also summed up if that fails."""
+    directory = RunDirectory.create(path or default_path(plan), plan)
     shown = Progress(sys.stderr) if progress else None
     try:
         try:
-            with Runner(plan.cases, plan.settings, directory.keep) as runner:
-                runner.run(shown.before if shown else lambda number, jobs: None)
+            measure(plan, directory, shown.before if shown else lambda number, jobs: None)
         finally:
             if shown:
                 shown.close()

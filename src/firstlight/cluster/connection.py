@@ -21,7 +21,7 @@ from firstlight.cluster.errors import ClusterError, RayMissingError, Unreachable
 #: For an address to answer at all; Ray itself would try for minutes.
 _ANSWER_SECONDS = 5.0
 #: What a cluster that is started here inherits: no reports to others.
-_SETTINGS = {
+RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
@@ -93,8 +93,8 @@ def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
     """The variables for Ray's processes, which are not for those that this one starts."""
-    added = [name for name in _SETTINGS if name not in os.environ]
-    os.environ.update({name: _SETTINGS[name] for name in added})
+    added = [name for name in RAY_VARIABLES if name not in os.environ]
+    os.environ.update({name: RAY_VARIABLES[name] for name in added})
     try:
         yield
     finally:

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from firstlight.cluster.connection import RAY_VARIABLES
+
 #: Seconds until the cluster knows that a node is gone: five checks, one per second.
 _HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -80,7 +82,7 @@ def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
 
 def main() -> None:
     """Start the head, and a node for every line of standard input, until that ends."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(RAY_VARIABLES)
     from ray.cluster_utils import Cluster
 
     # By default every node would reserve 30 % of the machine's memory for objects.

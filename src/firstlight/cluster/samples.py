@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,15 +18,14 @@ from firstlight.cluster.errors import ClusterError, NoNodesError
 from firstlight.cluster.nodes import Missing, mismatch, versions
 from firstlight.cluster.slots import Slot
 from firstlight.measure.planning import Request, ResumeError
-from firstlight.measure.runner import Runner
-from firstlight.records import MEASURED_ON, Case, Plan, Sample, jobs
+from firstlight.measure.runner import Runner, Watch
+from firstlight.records import MEASURED_ON, Plan, Sample, jobs
 from firstlight.records.run_directory import RunDirectory
 
 #: For slots to say what they are: a node may have to start Python on a slow disk.
 _START_SECONDS = 120.0
 #: For a slot to end what it measures, when the run is interrupted.
 _END_SECONDS = 10.0
-Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +59,6 @@ class Fleet:
             cores = node["Resources"].get("CPU", 0)
             if node["Alive"] and cores and node["NodeID"] not in self._slots:
                 self._slots[node["NodeID"]] = self._slot(node["NodeID"], cores)
-        if not self._slots:
-            raise NoNodesError("the cluster has no node with a core to measure on.")
         names = {n["NodeID"]: n["NodeManagerHostname"] for n in self._ray.nodes()}
         found: dict[str, MachineClass] = {}
         for node, slot in list(self._slots.items()):
@@ -73,7 +70,19 @@ class Fleet:
             if there != versions():
                 raise mismatch(names[node], there)
             found.setdefault(key, MachineClass(name)).slots[node] = slot
+        if not found:
+            raise NoNodesError("the cluster has no node with a core to measure on.")
         return list(found.values())
+
+    def only_class(self) -> MachineClass:
+        """All machines, if they are of one class: their samples make one run."""
+        found = self.classes()
+        if len(found) > 1:
+            raise ClusterError(
+                f"the nodes are of {len(found)} classes ({', '.join(c.name for c in found)}), "
+                "which make different runs: measure them with the command `firstlight run --on`."
+            )
+        return found[0]
 
     def _slot(self, node: str, cores: float) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -31,7 +31,9 @@ def _job(name: str, shared: list[Any]) -> Any:
     if _kept is None or _kept[0] != name:
         if "numpy" not in sys.modules:  # OpenBLAS reads it when it is loaded
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        os.environ["FIRSTLIGHT_FIT_THREADS"] = "1"  # a task has reserved one core
+        # A task has reserved one core. XLA reads the second when it starts: more threads of its own
+        # would wait for work by spinning, which took a third of the processor time of a fit.
+        os.environ["FIRSTLIGHT_FIT_THREADS"] = os.environ["NPROC"] = "1"
         import ray
 
         job, executables = ray.get(shared[0])

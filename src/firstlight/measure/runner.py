@@ -31,6 +31,9 @@ from firstlight.records import (
     slug,
 )
 
+#: Called before each process, with its number and all jobs.
+Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
+
 
 class Runner:
     """Measures what is not `done` and hands every `Sample` to `keep` before the next process."""
@@ -64,8 +67,8 @@ class Runner:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
-        """Measure what is missing; `watch(number, jobs)` is called before each process."""
+    def run(self, watch: Watch) -> None:
+        """Measure what is missing."""
         planned = jobs(self.cases, self.settings)
         for number, job in enumerate(planned):
             if self.is_due(*job):
