@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,9 @@ RAY_VARIABLES = {
 }
 _FORMS = "'ray' (a cluster on this machine, or that of RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
 _FORMS += "client port, usually 10001) or 'ray:HOST:PORT' (from a machine of the cluster)"
+
+#: Ray asks for a token where one was made on the head, and tells a client without one nothing.
+_TOKEN_HINT = " If the cluster asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN)."
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,11 @@ def require_ray() -> None:
 
 
 @contextlib.contextmanager
-def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
+def connected(on: str | Where, files: str | None = None) -> Iterator[Any]:
     """The module `ray`, connected; a cluster that was started for this is ended afterwards.
 
-    A process that is connected already stays so, whatever `on` names. cpus: cores of a cluster that
-    is started here (default: all that this process may use).
+    A process that is connected already stays so, whatever `on` names. files: a folder that the
+    machines of a cluster elsewhere get a copy of, as the directory that workers start in.
     """
     where = parse(on) if isinstance(on, str) else on
     require_ray()
@@ -82,8 +86,8 @@ def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
         yield ray
         return
     with _messages_on_stderr():
-        with _settings():
-            _start(ray, where, cpus)
+        with _settings(), _keeping_signals():
+            _start(ray, where, files)
         try:
             yield ray
         finally:
@@ -100,6 +104,17 @@ def _settings() -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+@contextlib.contextmanager
+def _keeping_signals() -> Iterator[None]:
+    """Leave SIGTERM to this process: Ray's handler aborts it, with a trace of the stack."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, TypeError):  # another thread, or a handler of C
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -125,18 +140,20 @@ def _messages_on_stderr() -> Iterator[None]:
         worker.print_to_stdstream = before
 
 
-def _start(ray: Any, where: Where, cpus: int | None) -> None:
+def _start(ray: Any, where: Where, files: str | None) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if where.address is None:
-        options |= {"include_dashboard": False, "num_cpus": cpus or _usable_cores()}
+        options |= {"include_dashboard": False, "num_cpus": _usable_cores()}
         options["address"] = "local"  # never one that somebody else left running
     else:
         options["address"] = where.address
+        options["runtime_env"] = {"working_dir": files} if files else None
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         named = where.address or "this machine"
-        raise UnreachableError(f"Ray at {named}: {_first_line(error)}") from error
+        hint = "" if "RAY_AUTH_MODE" in os.environ or where.address is None else _TOKEN_HINT
+        raise UnreachableError(f"Ray at {named}: {_first_line(error)}.{hint}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -74,7 +74,9 @@ def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
         with ExitStack() as stack:
             stack.callback(listening.close)
             with _apart_from_signals():
-                ray = stack.enter_context(connected(on))
+                # Other machines get the files from here.
+                files = None if what.is_local else os.getcwd()
+                ray = stack.enter_context(connected(on, files))
             _on_signal(_interrupt)
             board = _started(ray, stack, what, scale)
             uvloop.run(_front(ray, board, listening, what.settings, say, begin))
@@ -99,28 +101,28 @@ def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
     try:
         serve.run(deployment.bind(what), name=_NAME, route_prefix=None)
     except RuntimeError as error:
-        status = serve.status().applications.get(_NAME)
-        deployments = status.deployments.values() if status else ()
-        said = [one.message for one in deployments if one.message] or [str(error)]
+        said = _messages(serve) or [str(error)]
         raise ReplicaError(f"replicas do not start: {_reason(said[0])}") from None
     return board
 
 
+def _messages(serve: Any) -> list[str]:
+    """What Ray says of the deployments, if it can."""
+    with suppress(Exception):
+        application = serve.status().applications[_NAME]
+        return [one.message for one in application.deployments.values() if one.message]
+    return []
+
+
 def options(what: Replicated, scale: Scale) -> dict[str, Any]:
     """Of the deployment."""
-    environment: dict[str, Any] = {
-        "env_vars": {
-            n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("OTEL_")
-        }
-    }
-    if not what.is_local:
-        environment["working_dir"] = os.getcwd()  # other machines get the files from here
+    environment = {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("OTEL_")}
     return {
         "name": "models",
         "ray_actor_options": {
             "num_cpus": scale.cpus,
             "num_gpus": scale.gpus,
-            "runtime_env": environment,
+            "runtime_env": {"env_vars": environment},
         },
         "autoscaling_config": {
             "min_replicas": scale.min_replicas,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,23 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         help="keep every finished piece in this new folder, so that nothing is lost",
     )
     add("--resume", action="store_true", help="continue what is in the folder of --checkpoint")
+    parser.set_defaults(handle=partial(_stoppable, parser.get_default("handle")))
+
+
+def _stoppable(handle: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """A job that is stopped ends like one that is interrupted, and says how to continue."""
+    if options.on is None and options.checkpoint is None:
+        return handle(options)
+    from firstlight.cli.values import signals_interrupt
+
+    try:
+        with signals_interrupt():
+            return handle(options)
+    except KeyboardInterrupt:
+        if options.checkpoint is not None and any(options.checkpoint.glob("piece-*")):
+            kept = "what is finished is kept. Repeat the command with --resume to continue."
+            print(f"firstlight: {kept}", file=sys.stderr)
+        raise
 
 
 def cluster_options(options: argparse.Namespace) -> dict[str, Any]:
