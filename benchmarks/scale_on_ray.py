@@ -52,10 +52,10 @@ def model_of(options: argparse.Namespace) -> hf.Model:
     return hf.load(options.workspace or synthetic.preset("thu-184p"))
 
 
-def cpu_seconds(nodes: Nodes) -> float:
-    """What this process, the nodes and their workers have used: little depends on neighbours."""
-    below = [p for pid in nodes.raylets for p in psutil.Process(pid).children(recursive=True)]
-    every = [psutil.Process(), *map(psutil.Process, nodes.raylets), *below]
+def cpu_seconds() -> float:
+    """What this process, Ray and its workers have used: little depends on neighbours."""
+    own = psutil.Process()
+    every = [own, *own.children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in every)
 
 
@@ -75,14 +75,14 @@ def toys(options: argparse.Namespace) -> None:
             order = [0, 1] if number % 2 else [1, 0]
             took, used = {}, {}
             for side in order:
-                before = cpu_seconds(nodes)
+                before = cpu_seconds()
                 took[side] = seconds_of(sides[side])
-                used[side] = cpu_seconds(nodes) - before
+                used[side] = cpu_seconds() - before
             pairs.append((took[1], took[0]))
             work.append((used[1], used[0]))
             print(f"{each} toys: Ray {took[0]:.1f} s, one process {took[1]:.1f} s", flush=True)
     print(f"rate on two nodes / rate of one process with two threads: {ratios(pairs)}")
-    print(f"the same by processor time, of nodes, workers and driver: {ratios(work)}")
+    print(f"the same by processor time, everything of Ray included: {ratios(work)}")
 
 
 class TimedSlot(Slot):

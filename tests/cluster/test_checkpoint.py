@@ -45,9 +45,9 @@ def interrupted(
 
 
 def test_toys_are_the_same_however_they_are_cut(model: hf.Model) -> None:
-    fits = plan_toys(model, 300, 5)
-    whole = fits.fit(0, 300)
-    for begin, end in ((0, 1), (127, 129), (255, 300)):
+    fits = plan_toys(model, 40, 5)
+    whole = fits.fit(0, 40)
+    for begin, end in ((0, 1), (12, 14), (25, 40)):
         part = fits.fit(begin, end)
         assert np.array_equal(part.values, whole.values[begin:end])
         assert np.array_equal(part.data, whole.data[begin:end])
@@ -196,9 +196,12 @@ def test_the_command_continues_a_checkpoint_and_prints_the_same_json(
 
 
 def test_all_patches_have_the_limits_that_each_has_alone(
-    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mass_scan: tuple[Path, Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    workspace, patchset, patched = mass_scan(make, tmp_path)
+    monkeypatch.setattr("firstlight.histfactory.programs.PATIENCE", 1e9)  # nothing is compiled
+    workspace, patchset, patched = mass_scan
     assert main(["hf", "limit", str(workspace), "--all-patches", str(patchset), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["limits"]
     assert [row["patch"] for row in rows] == list(patched)
@@ -208,27 +211,6 @@ def test_all_patches_have_the_limits_that_each_has_alone(
         assert row["expected"] == pytest.approx(alone.expected.tolist(), rel=1e-7)
     assert main(["hf", "limit", str(workspace), "--all-patches", str(patchset)]) == 0
     assert "m300" in capsys.readouterr().out
-
-
-def mass_scan(make: Any, tmp_path: Path) -> tuple[Path, Path, dict[str, Any]]:
-    """A workspace, a patchset of two signals, and the workspaces that its patches lead to."""
-    from firstlight.histfactory.patches import digest
-
-    background = make.sample("background", [50.0, 60.0], make.normsys("xsec", 0.9, 1.1))
-    base = make.workspace([make.channel("SR", background)], [[52.0, 63.0]])
-    patches, patched = [], {}
-    for mass, yields in ((300, [5.0, 10.0]), (500, [2.0, 3.0])):
-        signal = make.sample("signal", yields, make.modifier("normfactor", "mu"))
-        operation = {"op": "add", "path": "/channels/0/samples/0", "value": signal}
-        patches.append({"metadata": {"name": f"m{mass}", "values": [mass]}, "patch": [operation]})
-        patched[f"m{mass}"] = make.workspace(
-            [make.channel("SR", signal, background)], [[52.0, 63.0]]
-        )
-    metadata = {"digests": {"sha256": digest(base, "sha256")}, "labels": ["mass"], "name": "scan"}
-    workspace, patchset = tmp_path / "background.json", tmp_path / "patchset.json"
-    workspace.write_text(json.dumps(base))
-    patchset.write_text(json.dumps({"metadata": metadata, "patches": patches, "version": "1.0.0"}))
-    return workspace, patchset, patched
 
 
 def test_pieces_cover_every_item_once_and_end_with_their_part() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
+import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,3 +66,41 @@ def test_without_ray_the_message_names_the_extra_and_the_exit_code_is_2(
     monkeypatch.setattr(connection, "find_spec", lambda n: None if n == "ray" else found(n))
     assert main(["hf", "cls", str(workspace), "--on", "ray"]) == 2
     assert "pip install 'firstlight[ray]'" in capsys.readouterr().err
+
+
+def test_sigterm_stays_with_this_process_whatever_ray_does_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray, seen = pytest.importorskip("ray"), list[int]()
+    ignored = ctypes.c_void_p(signal.SIG_IGN)
+
+    def start(*_: Any) -> None:  # without telling Python, as Ray
+        ctypes.CDLL(None).signal(signal.SIGTERM, ignored)
+
+    monkeypatch.setattr(connection, "_start", start)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with connected("ray"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+
+
+def test_a_refusal_of_a_cluster_names_the_token_unless_it_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray")
+
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("ray client connection timeout")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(UnreachableError, match=r"timeout.*RAY_AUTH_MODE=token"):
+        connection._start(ray, Where("ray://head:10001"), None)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(UnreachableError, match=r"timeout\.$"):
+        connection._start(ray, Where("ray://head:10001"), None)

@@ -1,169 +1,194 @@
-"""A real cluster of several nodes on this machine, also when one of them is killed."""
+"""A real cluster of several nodes on this machine: also interrupted, and when a node is killed."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import firstlight
+from firstlight import cluster
+from firstlight import histfactory as hf
+from firstlight.cli import main
+from firstlight.cluster.checkpoint import Checkpoint
+from firstlight.cluster.computing import computed
+from firstlight.cluster.jobs import ToyJob
 from firstlight.cluster.rehearsal import Nodes
+from firstlight.histfactory.toy_fits import plan_toys
+from firstlight.records.run_directory import RunDirectory
 from firstlight.snapshot.opening import RawRun
 from firstlight.snapshot.order_and_clock import implausible
 
 pytestmark = pytest.mark.slow
 
-
-def run(*arguments: object, **options: Any) -> str:
-    """What a command prints; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "firstlight", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def started(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "firstlight", *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def until(process: subprocess.Popen[str], seen: Any) -> None:
-    """Wait for something that a running command does; it fails if the command ends before."""
-    while not seen():
-        try:
-            process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            continue
-        assert seen(), process.communicate()[1]
-
-
-@pytest.fixture(scope="module")
-def many(workspace: Path) -> tuple[list[object], str]:
-    """Enough toys for XLA, in several pieces, and what they are on this machine alone."""
-    command: list[object] = ["hf", "toys", workspace, "-n", 2500, "--seed", 3, "--json"]
-    return command, run(*command)
-
-
-def test_toys_on_a_cluster_print_the_same_json(
-    many: tuple[list[object], str], nodes: Nodes
-) -> None:
-    command, expected = many
-    assert run(*command, "--on", nodes.address) == expected
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("scan", "--points", "5"), ("cls", "--mu", "0.5", "1"), ("toys", "-n", "30", "--cls", "1")],
-    ids=lambda command: command[0],
-)
-def test_grids_on_a_cluster_print_the_same_json(
-    command: tuple[str, ...], workspace: Path, nodes: Nodes
-) -> None:
-    what = ("hf", command[0], workspace, *command[1:], "--json")
-    assert run(*what, "--on", nodes.address) == run(*what)
-
-
-WORKER = """
-import json, sys
-import numpy as np
-from firstlight import histfactory as hf
-from firstlight.cluster.computing import computed
-from firstlight.cluster.jobs import ToyJob
-from firstlight.histfactory.toy_fits import plan_toys
-
-class Watched(ToyJob):
-    def compute(self, piece):
-        import sys
-        found = super().compute(piece)
-        import jaxlib
-        return {**found, "imported": np.array(["jax" in sys.modules, "jaxlib" in sys.modules])}
-
-Watched.__module__ = "__main__"  # travels by value
-job = Watched(plan_toys(hf.load(sys.argv[1]), 2500, 3))
-with computed(job, on=sys.argv[2]) as finished:
-    parts = [arrays["imported"].tolist() for _, arrays in finished.parts()]
-print(json.dumps({"compiled": job.compiled, "imported": parts}))
-"""
-
-
-def test_a_worker_runs_frozen_executables_without_importing_jax(
-    workspace: Path, nodes: Nodes, tmp_path: Path
-) -> None:
-    # What cannot be imported cannot trace, lower or compile either; and its cache is empty.
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, str(workspace), nodes.address],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["compiled"] and said["imported"]
-    assert all(part == [False, True] for part in said["imported"])
-
-
-def test_a_killed_node_loses_no_finished_piece_and_no_digit(
-    many: tuple[list[object], str], nodes: Nodes, tmp_path: Path
-) -> None:
-    command, expected = many
-    process = started(*command, "--on", nodes.address, "--checkpoint", "c", cwd=tmp_path)
-    until(process, lambda: len(list(tmp_path.glob("c/piece-*"))) >= 2)
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("c/piece-*")}
-    nodes.kill(0)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert out == expected
-    assert all(path.stat().st_mtime_ns == moment for path, moment in before.items())
+#: Enough toys for XLA, in several pieces.
+TOYS = 1000
+Run = Callable[..., str]
 
 
 @pytest.fixture
-def samples_of_two_nodes(nodes: Nodes, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
-    """A run of a NumPy workload, one of whose nodes was killed in the middle."""
-    process = started(
-        *("run", "matmul", "-b", "small", "--backend", "numpy", "-p", 8, "--quick"),
-        *("--out", "out", "--on", nodes.address),
-        cwd=tmp_path,
-    )
-    lines = tmp_path / "out" / "samples.jsonl"
-    until(process, lambda: lines.exists() and lines.read_text().count("\n") >= 3)
-    kept = lines.read_text().splitlines()[:3]
-    nodes.kill(1)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert lines.read_text().splitlines()[:3] == kept
-    yield [json.loads(line) for line in lines.read_text().splitlines()]
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """What a command prints; it must succeed."""
+
+    def printed(*arguments: object) -> str:
+        capsys.readouterr()
+        code = main([*map(str, arguments)])
+        said = capsys.readouterr()
+        assert code == 0, said.err
+        return said.out
+
+    return printed
 
 
-def test_a_run_survives_a_killed_node_and_each_node_measures_one_at_a_time(
-    samples_of_two_nodes: list[dict[str, Any]], tmp_path: Path
+@pytest.fixture(scope="module")
+def model(workspace: Path) -> hf.Model:
+    return hf.load(workspace)
+
+
+@pytest.fixture(scope="module")
+def expected(model: hf.Model) -> hf.Toys:
+    """What the toys are on this machine alone."""
+    return hf.toys(model, TOYS, 3)
+
+
+def after(times: int, action: Callable[[], None], method: Any) -> Any:
+    """A method that does something else too when it has returned so many times."""
+    calls = []
+
+    def watched(*arguments: Any) -> None:
+        method(*arguments)
+        calls.append(1)
+        if len(calls) == times:
+            action()
+
+    return watched
+
+
+def interrupt(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_grids_and_limits_on_a_cluster_print_the_same_json(
+    workspace: Path, mass_scan: tuple[Path, Path, Any], nodes: Nodes, run: Run
 ) -> None:
-    samples = samples_of_two_nodes
+    background, patchset, _ = mass_scan
+    for command in (
+        ("scan", workspace, "--points", 5),
+        ("cls", workspace, "--mu", 0.5, 1),
+        ("toys", workspace, "-n", 20, "--cls", 1),
+        ("limit", background, "--all-patches", patchset),
+    ):
+        what = ("hf", *command, "--json")
+        assert run(*what, "--on", nodes.address) == run(*what), command[0]
+
+
+class Watched(ToyJob):
+    """Toys, and what the process that fitted them has imported and started."""
+
+    def compute(self, piece: Any) -> Any:
+        found = super().compute(piece)
+        threads = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+        of_xla = sum("XLAEigen" in name for name in threads)
+        return {
+            **found,
+            "seen": np.array([["jax" in sys.modules, "jaxlib" in sys.modules, of_xla]]),
+        }
+
+
+def test_a_worker_runs_frozen_executables_in_one_thread_without_importing_jax(
+    model: hf.Model, expected: hf.Toys, nodes: Nodes
+) -> None:
+    # What cannot be imported cannot trace, lower or compile either; and its cache is empty.
+    from ray.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(sys.modules[__name__])  # which no worker can import
+    job = Watched(plan_toys(model, TOYS, 3))
+    with computed(job, on=nodes.address) as finished:
+        seen, values = finished.column("seen"), finished.column("values")
+    assert job.compiled and seen.tolist() == [[False, True, 1]] * len(job.pieces())
+    assert np.array_equal(values, expected.values)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_toys_are_finished_by_the_same_command_with_resume(
+    number: int,
+    workspace: Path,
+    expected: hf.Toys,
+    nodes: Nodes,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["hf", "toys", workspace, "-n", TOYS, "--seed", 3, "--json", "--on", nodes.address]
+    command += ["--checkpoint", tmp_path / "c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", after(1, lambda: interrupt(number), Checkpoint.keep))
+        assert main([*map(str, command)]) == 130
+    assert "with --resume" in capsys.readouterr().err
+    (piece,) = (tmp_path / "c").glob("piece-*")
+    kept = piece.stat().st_mtime_ns
+    found = json.loads(run(*command, "--resume"))
+    assert found["poi_values"] == expected.values_of("mu").tolist()
+    assert piece.stat().st_mtime_ns == kept
+
+
+def test_a_killed_node_loses_no_finished_piece_and_no_digit(
+    model: hf.Model, expected: hf.Toys, nodes: Nodes, tmp_path: Path
+) -> None:
+    before: dict[Path, int] = {}
+
+    def kill(done: int, of: int) -> None:
+        if not before:
+            before.update({p: p.stat().st_mtime_ns for p in tmp_path.glob("c/piece-*")})
+            nodes.kill(1)
+
+    found = cluster.toys(model, TOYS, 3, on=nodes.address, checkpoint=tmp_path / "c", progress=kill)
+    assert np.array_equal(found.values, expected.values)
+    assert all(path.stat().st_mtime_ns == moment for path, moment in before.items())
+
+
+def test_a_run_is_interrupted_resumed_and_survives_a_killed_node_that_measures_one_at_a_time(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, keep = tmp_path / "out" / "samples.jsonl", RunDirectory.keep
+    command = ["run", "matmul", "-b", "small", "--backend", "numpy", "-p", "6", "--quick"]
+    monkeypatch.setattr(RunDirectory, "keep", after(3, interrupt, keep))
+    assert main([*command, "--out", str(tmp_path / "out"), "--on", nodes.address]) == 130
+    kept = lines.read_text()
+    monkeypatch.setattr(RunDirectory, "keep", after(1, lambda: nodes.kill(2), keep))
+    assert main(["run", "--resume", str(tmp_path / "out"), "--on", nodes.address]) == 0
+    assert kept.count("\n") == 3 and lines.read_text().startswith(kept)
+    samples = [json.loads(line) for line in lines.read_text().splitlines()]
     timed = sorted(s["index"] for s in samples if s["kind"] == "timed" and s["status"] == "ok")
-    assert timed == list(range(8))
+    assert timed == list(range(6))
     assert [s["order"] for s in samples] == list(range(len(samples)))
     assert {s["cache"]["proven"] for s in samples if s["kind"] == "timed"} == {True}
-    nodes_used = {s["facts"]["node"] for s in samples}
-    assert len(nodes_used) >= 2
+    assert len({s["facts"]["node"] for s in samples}) == 2
     names = ("plan.json", "samples.jsonl", "run.json")
     raw = RawRun.of("runs/001", {name: (tmp_path / "out" / name).read_bytes() for name in names})
     assert list(implausible(raw)) == []
     host = json.loads((tmp_path / "out" / "run.json").read_text())["host"]
     assert host["cpu"]["logical_cores"] == os.cpu_count()
     assert not any(name.startswith(("RAY_", "OMP_")) for name in host["environment"])
+
+
+def test_python_measures_on_a_cluster_too(nodes: Nodes, tmp_path: Path) -> None:
+    found = firstlight.run(
+        "matmul",
+        pattern="small",
+        backends=["numpy"],
+        processes=1,
+        effort="quick",
+        out=tmp_path / "out",
+        progress=False,
+        on=nodes.address,
+    )
+    assert found.ok and all(sample.facts["node"] for sample in found.samples)

@@ -17,8 +17,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from serving_process import Running
 
+from firstlight.cluster import connection
+from firstlight.cluster.serving import Scale, options
 from firstlight.cluster.serving_front import merged
+from firstlight.cluster.serving_replica import Replicated
 from firstlight.cluster.serving_scale import replicas_for_queues
+from firstlight.serve.running import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +145,24 @@ def test_metrics_of_replicas_are_merged_as_prometheus_reads_them() -> None:
         ("b", ("replica", "one")): 2,
         ("b", ("replica", "two")): 2,
     }
+
+
+def test_ray_serve_accepts_the_deployment_also_on_machines_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It takes no folder of this machine: that travels with the job."""
+    import ray
+    from ray.serve.schema import DeploymentSchema
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_flag")
+    what = Replicated(("app.py",), None, Settings(), is_local=False)
+    wanted = options(what, Scale())["ray_actor_options"]
+    found = DeploymentSchema(name="models", ray_actor_options=wanted).ray_actor_options
+    assert found.runtime_env["env_vars"]["XLA_FLAGS"] == "--xla_flag"
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "init", lambda **options: given.update(options))
+    connection._start(ray, connection.Where("ray://head:10001"), str(tmp_path))
+    assert given["runtime_env"] == {"working_dir": str(tmp_path)}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from firstlight.cluster import nodes, spreading
 from firstlight.cluster.computing import on_node
 from firstlight.cluster.errors import ClusterError, NodeMismatchError, NoNodesError
+from firstlight.cluster.samples import Fleet, MachineClass
 from firstlight.cluster.slots import class_of, without_ray
 from firstlight.cluster.spreading import Spread
 from firstlight.measure.host import describe_host
@@ -47,7 +48,8 @@ class FakeCluster:
         self.cancelled.append(reference[0])
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": bool(self.cores), "Resources": {"CPU": self.cores}}]
+        about = {"NodeID": "a1", "NodeManagerHostname": "node1"}
+        return [{**about, "Alive": bool(self.cores), "Resources": {"CPU": self.cores}}]
 
 
 def run(cluster: FakeCluster, pieces: list[int], **options: Any) -> dict[int, Any]:
@@ -137,3 +139,15 @@ def test_machines_are_of_one_class_only_if_nothing_that_matters_differs() -> Non
     busy = {**host, "load": [9.0, 9.0, 9.0], "memory_available_bytes": 1}
     assert class_of(busy) == class_of(host)
     assert len({class_of(one) for one in (host, more, other)}) == 3
+
+
+def test_machines_of_two_classes_do_not_make_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = [MachineClass("old-2-cores"), MachineClass("new-8-cores")]
+    monkeypatch.setattr(Fleet, "classes", lambda self: classes)
+    with pytest.raises(ClusterError, match=r"2 classes .old-2-cores, new-8-cores.*run --on"):
+        Fleet(ray).only_class()
+
+
+def test_a_cluster_without_a_core_has_nothing_to_measure_on() -> None:
+    with pytest.raises(NoNodesError, match="no node with a core"):
+        Fleet(FakeCluster({}, cores=0)).classes()

@@ -6,7 +6,6 @@ piece-000042.npz    the arrays of one piece; the zip format checks their sums
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -18,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from firstlight.cluster.errors import CheckpointError
+from firstlight.folder_lock import hold
 from firstlight.whole_files import write_bytes, write_text
 
 FORMAT = 1
@@ -94,12 +94,9 @@ class Checkpoint:
         return self.path / f"piece-{number:06d}.npz"
 
     def _hold(self) -> IO[bytes]:
-        lock = open(self.path / ".lock", "ab")  # noqa: SIM115 (held until it is closed)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise CheckpointError(f"{self.path}: another process is working on it.") from None
+        lock = hold(self.path)
+        if lock is None:
+            raise CheckpointError(f"{self.path}: another process is working on it.")
         return lock
 
     def _require_same(self, known: Path, identity: Mapping[str, str]) -> None:

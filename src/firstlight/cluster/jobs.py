@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -65,9 +65,27 @@ def cut(sizes: list[int], length: int) -> list[Piece]:
     return found
 
 
+class Planned(Protocol):
+    """Fits that were planned as one, and can be computed in parts."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def compiled(self) -> bool: ...
+
+    @property
+    def fixed(self) -> Mapping[str, Any]: ...
+
+
+W = TypeVar("W", bound=Planned)
+
+
 @dataclass(frozen=True, eq=False)
-class ToyJob:
-    fits: ToyFits
+class _FitJob(Generic[W]):
+    """What all jobs of fits share; length: of a piece, at most."""
+
+    fits: W
     length: int = TOYS_PER_PIECE
 
     @property
@@ -79,15 +97,31 @@ class ToyJob:
         return self.fits.compiled
 
     def identity(self) -> Mapping[str, str]:
-        source = self.fits.source
+        from firstlight import __version__
+
+        work, parts = self._about()
         return {
-            "work": "toys",
+            "work": work,
             "model": digest(self.model),
+            **parts,
+            "fixed": repr(sorted(self.fits.fixed.items())),
+            "per piece": str(self.length),
+            "engine": "XLA" if self.compiled else "NumPy",
+            "firstlight": __version__,
+        }
+
+    def _about(self) -> tuple[str, dict[str, str]]:
+        """What the work is, and what its results depend on beside what all jobs have."""
+        raise NotImplementedError
+
+
+class ToyJob(_FitJob[ToyFits]):
+    def _about(self) -> tuple[str, dict[str, str]]:
+        source = self.fits.source
+        return "toys", {
             "seed": str(list(source.entropy)),
             "toys": str(self.fits.n),
             "drawn at": _digest_of([source.theta, source.main, source.aux]),
-            "fixed": repr(sorted(self.fits.fixed.items())),
-            **_circumstances(self),
         }
 
     def pieces(self) -> list[Piece]:
@@ -99,62 +133,28 @@ class ToyJob:
         return {name: getattr(found, name) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
-class ToyTestJob:
-    test: ToyTest
-    length: int = TOYS_PER_PIECE
-
-    @property
-    def model(self) -> Model:
-        return self.test.model
-
-    @property
-    def compiled(self) -> bool:
-        return self.test.compiled
-
-    def identity(self) -> Mapping[str, str]:
-        first, second = self.test.sources
-        return {
-            "work": f"toys for CLs ({self.test.test_statistic})",
-            "model": digest(self.model),
+class ToyTestJob(_FitJob[ToyTest]):
+    def _about(self) -> tuple[str, dict[str, str]]:
+        first, second = self.fits.sources
+        return f"toys for CLs ({self.fits.test_statistic})", {
             "seed": str(list(first.entropy)),
-            "toys": str(self.test.n),
-            "signal strength": repr(self.test.mu),
+            "toys": str(self.fits.n),
+            "signal strength": repr(self.fits.mu),
             "drawn at": _digest_of([first.theta, first.main, second.theta, second.main]),
-            "fixed": repr(sorted(self.test.fixed.items())),
-            **_circumstances(self),
         }
 
     def pieces(self) -> list[Piece]:
-        return cut([self.test.n, self.test.n], self.length)
+        return cut([self.fits.n, self.fits.n], self.length)
 
     def compute(self, piece: Piece) -> Arrays:
-        q, branches = self.test.statistics(piece.part, piece.begin, piece.end)
+        q, branches = self.fits.statistics(piece.part, piece.begin, piece.end)
         return {"q": q, "branches": branches}
 
 
-@dataclass(frozen=True, eq=False)
-class ScanJob:
-    fits: ScanFits
-    length: int
-
-    @property
-    def model(self) -> Model:
-        return self.fits.model
-
-    @property
-    def compiled(self) -> bool:
-        return self.fits.compiled
-
-    def identity(self) -> Mapping[str, str]:
-        best = self.fits.best.values
-        return {
-            "work": f"scan of {self.fits.parameter}",
-            "model": digest(self.model),
-            "points": _digest_of([self.fits.values, best]),
-            "fixed": repr(sorted(self.fits.fixed.items())),
-            **_circumstances(self),
-        }
+class ScanJob(_FitJob[ScanFits]):
+    def _about(self) -> tuple[str, dict[str, str]]:
+        points = _digest_of([self.fits.values, self.fits.best.values])
+        return f"scan of {self.fits.parameter}", {"points": points}
 
     def pieces(self) -> list[Piece]:
         return cut([len(self.fits.values)], self.length)
@@ -164,34 +164,19 @@ class ScanJob:
         return {"nll": nll, "status_code": status, "branches": branches}
 
 
-@dataclass(frozen=True, eq=False)
-class CLsJob:
-    grid: CLsGrid
-    length: int
-
-    @property
-    def model(self) -> Model:
-        return self.grid.model
-
-    @property
-    def compiled(self) -> bool:
-        return self.grid.compiled
-
-    def identity(self) -> Mapping[str, str]:
-        return {
-            "work": f"CLs ({self.grid.test_statistic})",
-            "model": digest(self.model),
-            "signal strengths": _digest_of([self.grid.mu]),
-            "data": "observed" if self.grid.data is None else _digest_of([self.grid.data]),
-            "fixed": repr(sorted(self.grid.fixed.items())),
-            **_circumstances(self),
+class CLsJob(_FitJob[CLsGrid]):
+    def _about(self) -> tuple[str, dict[str, str]]:
+        data = self.fits.data
+        return f"CLs ({self.fits.test_statistic})", {
+            "signal strengths": _digest_of([self.fits.mu]),
+            "data": "observed" if data is None else _digest_of([data]),
         }
 
     def pieces(self) -> list[Piece]:
-        return cut([len(self.grid.mu)], self.length)
+        return cut([len(self.fits.mu)], self.length)
 
     def compute(self, piece: Piece) -> Arrays:
-        found = self.grid.at(piece.begin, piece.end)
+        found = self.fits.at(piece.begin, piece.end)
         return {f.name: np.asarray(getattr(found, f.name)) for f in fields(CLs)}
 
 
@@ -211,10 +196,3 @@ def _digest_of(arrays: list[Any], text: str = "") -> str:
         plain = np.ascontiguousarray(array)
         known.update(f"{plain.dtype}{plain.shape}".encode() + plain.tobytes())
     return known.hexdigest()[:16]
-
-
-def _circumstances(job: Any) -> dict[str, str]:
-    from firstlight import __version__
-
-    engine = "XLA" if job.compiled else "NumPy"
-    return {"per piece": str(job.length), "engine": engine, "firstlight": __version__}

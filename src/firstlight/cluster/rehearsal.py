@@ -26,26 +26,25 @@ _HEALTH = {
 
 
 class Nodes:
-    """A running cluster: its address, and the processes of its nodes."""
+    """A running cluster: its address, and its nodes, of which the first is the head."""
 
-    def __init__(self, holder: subprocess.Popen[str]) -> None:
+    def __init__(self, holder: subprocess.Popen[str], cores: Sequence[int]) -> None:
         self._holder = holder
         self.raylets: list[int] = []
-        self.address = f"ray:{self._said()['address']}"  # as `--on` takes it
+        for count in cores:
+            self.add(count)
 
     def add(self, cores: int) -> None:
         """One node more."""
-        assert self._holder.stdin is not None
+        assert self._holder.stdin is not None and self._holder.stdout is not None
         self._holder.stdin.write(f"{cores}\n")
         self._holder.stdin.flush()
-        self.raylets.append(self._said()["raylet"])
-
-    def _said(self) -> Any:
-        assert self._holder.stdout is not None
         line = self._holder.stdout.readline()
         if not line:
             raise RuntimeError("the nodes did not start: is Ray installed, and memory free?")
-        return json.loads(line)
+        said = json.loads(line)
+        self.address = f"ray:{said['address']}"  # as `--on` takes it
+        self.raylets.append(said["raylet"])
 
     def kill(self, number: int) -> None:
         """kill -9 of a node: its raylet and everything that this has started."""
@@ -60,7 +59,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
-    """A cluster with a head that does no work, and one node per entry of `cores`."""
+    """A cluster with one node per entry of `cores`; without its head, the first, it ends."""
     holder = subprocess.Popen(
         [sys.executable, "-P", "-m", "firstlight.cluster.rehearsal"],
         stdin=subprocess.PIPE,
@@ -71,29 +70,27 @@ def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
     with holder:
         assert holder.stdin is not None
         try:
-            nodes = Nodes(holder)
-            for count in cores:
-                nodes.add(count)
-            yield nodes
+            yield Nodes(holder, cores)
         finally:
             holder.stdin.close()
             holder.wait()
 
 
 def main() -> None:
-    """Start the head, and a node for every line of standard input, until that ends."""
+    """Start a node for every line of standard input, until that ends; the first is the head."""
     os.environ.update(RAY_VARIABLES)
     from ray.cluster_utils import Cluster
 
     # By default every node would reserve 30 % of the machine's memory for objects.
-    store = {"object_store_memory": 256 << 20}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _HEALTH, **store}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    print(json.dumps({"address": cluster.address}), flush=True)
+    options: dict[str, Any] = {"object_store_memory": 256 << 20, "include_log_monitor": False}
+    of_head: dict[str, Any] = {"include_dashboard": False, "no_monitor": True}
+    of_head["_system_config"] = _HEALTH
+    cluster = Cluster()
     for line in sys.stdin:
-        node = cluster.add_node(num_cpus=int(line), **store)
+        more = {} if cluster.head_node else of_head
+        node = cluster.add_node(num_cpus=int(line), **options, **more)
         raylet = node.all_processes["raylet"][0].process.pid
-        print(json.dumps({"raylet": raylet}), flush=True)
+        print(json.dumps({"address": cluster.address, "raylet": raylet}), flush=True)
     cluster.shutdown()
 
 

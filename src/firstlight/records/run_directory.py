@@ -10,12 +10,12 @@ A kill at any moment leaves a directory that `firstlight run --resume` can finis
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
+from firstlight.folder_lock import hold
 from firstlight.records.codec import OutputError
 from firstlight.records.files import append_sample, load_plan, load_samples, write_json, writing
 from firstlight.records.plan import Plan
@@ -54,12 +54,9 @@ class RunDirectory:
 
     def _hold(self) -> IO[bytes]:
         with writing(self.path):
-            lock = open(self.path / ".lock", "ab")  # noqa: SIM115 (held until the process ends)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise OutputError(f"{self.path}: another process is measuring into it.") from None
+            lock = hold(self.path)
+        if lock is None:
+            raise OutputError(f"{self.path}: another process is measuring into it.")
         return lock
 
     @property
