@@ -123,26 +123,21 @@ def samples(options: argparse.Namespace) -> None:
 
 
 class Killer:
-    """Kills the last node at a moment of the work, and knows what was finished by then."""
+    """Kills the last node when a share of the work is done, and knows what was finished by then."""
 
-    def __init__(self, nodes: Nodes, folder: Path, moment: float) -> None:
-        self._nodes, self._folder = nodes, folder
-        self._at = time.perf_counter() + moment
-        self.finished: dict[Path, int] | None = None
+    def __init__(self, nodes: Nodes, folder: Path, share: float) -> None:
+        self._nodes, self._folder, self._share = nodes, folder, share
+        self.finished: dict[Path, int] = {}
 
-    def __call__(self, done: int = 0, of: int = 0) -> None:
+    def __call__(self, done: int, of: int) -> None:
         """Progress of the work: whether it is time."""
-        if self.finished is None and time.perf_counter() > self._at:
-            self.kill()
-
-    def kill(self) -> None:
-        if self.finished is None:
+        if not self.finished and self._share * of < done:
             self.finished = {p: p.stat().st_mtime_ns for p in self._folder.glob("piece-*")}
             self._nodes.kill(len(self._nodes.raylets) - 1)
 
     def lost(self) -> int:
         """How many of the finished pieces are not there any more as they were."""
-        known = (self.finished or {}).items()
+        known = self.finished.items()
         return sum(not p.exists() or p.stat().st_mtime_ns != moment for p, moment in known)
 
 
@@ -150,24 +145,26 @@ def kill(options: argparse.Namespace) -> None:
     """kill -9 of a node at random moments: nothing finished is lost, the result is equal."""
     model, draw = model_of(options), random.Random(options.seed)
     expected = hf.toys(model, options.toys, 1)
-    lost = unequal = 0
+    lost = unequal = middle = 0
     with rehearsal([1, 1]) as nodes, connected(nodes.address):
-        on_both = partial(cluster.toys, model, options.toys, 1, on=nodes.address)
-        on_both()
-        length = seconds_of(on_both)
         for number in range(options.rounds):
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name) / "c"
-                killer = Killer(nodes, folder, draw.uniform(0.0, length))
-                found = on_both(checkpoint=folder, progress=killer)
-                killer.kill()  # if the work was faster this time
+                killer = Killer(nodes, folder, draw.random())
+                found = cluster.toys(
+                    model, options.toys, 1, on=nodes.address, checkpoint=folder, progress=killer
+                )
                 same = np.array_equal(found.values, expected.values)
                 lost, unequal = lost + killer.lost(), unequal + (not same)
-                after = len(killer.finished or ())
+                after, pieces = len(killer.finished), len(list(folder.glob("piece-*")))
+                middle += after < pieces
             word = "equal" if same else "NOT EQUAL"
-            print(f"{number + 1}: killed after {after} pieces, {word}", flush=True)
+            print(f"{number + 1}: killed after {after} of {pieces} pieces, {word}", flush=True)
             nodes.add(1)
-    print(f"{options.rounds} kills: {lost} finished pieces lost, {unequal} results not equal")
+    print(
+        f"{options.rounds} kills, {middle} of them before the last piece: {lost} finished pieces "
+        f"lost, {unequal} results not equal"
+    )
 
 
 FIRST_FIT = """
@@ -270,7 +267,7 @@ def _part(handle: Callable[[argparse.Namespace], None], rounds: int, toys: int =
 PARTS = (
     _part(toys, rounds=10, toys=20_000),
     _part(samples, rounds=15),
-    _part(kill, rounds=20, toys=3_000),
+    _part(kill, rounds=20, toys=10_000),
     _part(worker, rounds=10),
     _part(costs, rounds=1),
 )

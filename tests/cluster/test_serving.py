@@ -147,6 +147,7 @@ def test_metrics_of_replicas_are_merged_as_prometheus_reads_them() -> None:
     }
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, of pydantic
 def test_ray_serve_accepts_the_deployment_also_on_machines_elsewhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,10 +50,9 @@ class Nodes:
         import psutil
 
         raylet = psutil.Process(self.raylets[number])
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for process in (raylet, *raylet.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    os.kill(process.pid, signal.SIGKILL)
+        for process in (raylet, *raylet.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @contextlib.contextmanager
