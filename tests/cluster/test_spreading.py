@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections import deque
 from typing import Any
@@ -130,6 +132,16 @@ def test_a_measured_process_finds_nothing_of_ray_in_its_environment() -> None:
     )
     assert found == {"PATH": "/bin", "LD_PRELOAD": "/usr/lib/mine.so"}
     assert without_ray({"LD_PRELOAD": "/venv/ray/core/libjemalloc.so"}) == {}
+
+
+def test_a_measured_process_gives_way_no_more_than_its_node() -> None:
+    code = "import os; from firstlight.cluster.slots import take_niceness_of_parent as take\n"
+    code += "take(); print(os.getpriority(os.PRIO_PROCESS, 0))"
+    done = subprocess.run(
+        ["nice", "-n", "3", sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert int(done.stdout) == (own if os.geteuid() == 0 else own + 3)  # only root may go back
 
 
 def test_machines_are_of_one_class_only_if_nothing_that_matters_differs() -> None:

@@ -21,8 +21,10 @@ from firstlight.cluster.errors import ClusterError, RayMissingError, Unreachable
 
 #: For an address to answer at all; Ray itself would try for minutes.
 _ANSWER_SECONDS = 5.0
-#: What a cluster that is started here inherits: no reports to others.
+#: What a cluster that is started here inherits: no reports to others, and workers that do not give
+#: way to everything else on the machine (Ray's default is a niceness of 15).
 RAY_VARIABLES = {
+    "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",

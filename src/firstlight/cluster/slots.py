@@ -59,6 +59,7 @@ class Slot:
         """The sample of a process, after those of the check and the priming that it needs here."""
         runner = self._runner
         assert runner is not None
+        take_niceness_of_parent()  # of this thread, which the measured process inherits
         needed = [("check", True), ("prime", case.cache in PRIMED and kind != "check")]
         found: list[Sample] = []
         for before, is_needed in needed:
@@ -85,6 +86,15 @@ class Slot:
             self._runner.__exit__()
             self._runner = None
         self._ready.clear()
+
+
+def take_niceness_of_parent() -> None:
+    """Give way to others no more than the node does, whereas Ray's workers do; if that is allowed.
+
+    Where it is not, whoever starts the nodes can set RAY_worker_niceness=0.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
 
 
 def environment_of_node() -> dict[str, str]:
