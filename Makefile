@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 # A process per core; more than four would mostly wait for the longest file, and need 2 GB each.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-fast test-matrix ops-test release-check docs bench fuzz-serve clean
+# Hundreds of processes are started: each module is compiled once, by the first, also where the
+# environment forbids it.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test types collected test-fast test-matrix ops-test release-check docs bench fuzz-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/firstlight run quick
@@ -13,14 +17,20 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
+	@# Each keeps one core busy, and neither can use two.
+	@$(MAKE) --no-print-directory -j 2 types collected
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
 	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
-	@# Hundreds of processes are started: where Python may not write bytecode, once for all of them.
-	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest $(WORKERS)
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
+
+# Imports all tests, so that those who run them find them, and all libraries, as bytecode.
+collected: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 # The inner loop, about two minutes: everything but what is marked slow (CONTRIBUTING.md says what that is).
 test-fast: $(VENV)/.installed-dev
@@ -71,7 +81,7 @@ bench: $(VENV)/.installed-dev
 fuzz-serve: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/fuzz_serve.py
 
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+INSTALL := sh tools/install.sh $(BIN)/python
 
 # What Python reads at its start is copied when the package is installed.
 $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard src/*.pth)
