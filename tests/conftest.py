@@ -55,6 +55,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+def pytest_collection_finish() -> None:
+    """Programs of the test process are compiled as cheaply as XLA can; that is half of the time.
+
+    Not by a variable of the environment: what tests start compiles as a user's processes do.
+    """
+    if jax := sys.modules.get("jax"):
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
 
