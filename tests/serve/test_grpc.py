@@ -309,8 +309,8 @@ def test_a_call_that_has_arrived_is_answered_while_draining_and_new_ones_are_not
             await gate.is_entered()
             draining = asyncio.ensure_future(served.server.drain(60))
             await asyncio.sleep(0)
-            code, _ = await refused(served.double([1]))
-            assert code is Code.UNAVAILABLE
+            code, said = await refused(served.double([1]))
+            assert code is Code.UNAVAILABLE and "stopping" in said
             gate.opened.set()
             assert await first == [4]
             await draining

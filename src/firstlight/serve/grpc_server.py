@@ -111,6 +111,8 @@ class GrpcServer:
     def __init__(self, app: App, limits: Limits) -> None:
         self._app, self._limits = app, limits
         self._body_bytes = 0
+        self._draining = False
+        self._calls: set[asyncio.Task[Any]] = set()
         options = [
             ("grpc.so_reuseport", 0),  # two servers on one port would share its requests
             ("grpc.max_receive_message_length", limits.body_bytes),
@@ -154,7 +156,20 @@ class GrpcServer:
 
     async def drain(self, seconds: float) -> None:
         """Answer the calls that have arrived; new ones are told that this server is unavailable."""
-        await self._server.stop(seconds)
+        self._draining, begin = True, time.perf_counter()
+        # As long as any is computed we refuse new ones ourselves: once gRPC is told to stop, it
+        # cancels what arrives at that moment, and no client repeats what was cancelled.
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=seconds)
+        await self._server.stop(max(0.0, seconds - (time.perf_counter() - begin)))
+
+    def _take(self) -> None:
+        """This call is answered, also when the server is told to stop."""
+        if self._draining:
+            raise InvalidRequestError("the server is stopping.", 503)
+        if task := asyncio.current_task():
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
 
     def _handler(
         self, name: str, method: Callable[[bytes, _Call], Awaitable[Any]]
@@ -167,6 +182,7 @@ class GrpcServer:
                 call = _Call(context)
                 if not is_open:
                     self._require_token(call)
+                    self._take()
                 answer: bytes = (await method(body, call)).SerializeToString()
                 return answer
             except InvalidRequestError as error:
