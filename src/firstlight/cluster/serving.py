@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from firstlight.cluster.connection import Where, connected
 from firstlight.cluster.errors import ClusterError
@@ -144,7 +144,7 @@ async def _front(
 ) -> None:
     """Pass requests on until a signal, then until those that have arrived are answered."""
     loop, stop, front = asyncio.get_running_loop(), asyncio.Event(), Front()
-    server = Server(cast(Any, front), settings.limits)
+    server = Server(front, settings.limits)
     for number in _STOPPING:
         loop.add_signal_handler(number, stop.set)
     listener = await loop.create_server(server.connection, sock=listening, backlog=2048)
