@@ -6,10 +6,11 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from scraping import Scrape, samples
+from scraping import Checks, Scrape, everything, samples
 
 from firstlight import telemetry
 from firstlight.telemetry import warning_line
+from firstlight.telemetry.watch import gradient_checks
 from firstlight.telemetry.watch.process import ProcessWatch
 
 
@@ -37,3 +38,24 @@ def value(watch: ProcessWatch) -> Scrape:
         return samples(text).get((f"firstlight_{name}", frozenset(labels.items())), 0.0)
 
     return read
+
+
+@pytest.fixture
+def every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of gradients take as much of the time as they like."""
+    monkeypatch.setattr(gradient_checks, "_MAX_SHARE", 1e12)
+    monkeypatch.setattr(gradient_checks, "_EVERY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def checks(every_call: None, watch: ProcessWatch) -> Checks:
+    """Gradients by the result of their check, or by the reason why there is none."""
+    names = ("firstlight_gradient_checks_total", "firstlight_gradients_not_checked_total")
+
+    def count() -> dict[str, float]:
+        found = everything(watch).items()
+        return {
+            dict(labels).popitem()[1]: number for (name, labels), number in found if name in names
+        }
+
+    return count

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from firstlight.telemetry.watch.process import ProcessWatch
 
 Scrape = Callable[..., float]
+Checks = Callable[[], dict[str, float]]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

@@ -20,9 +20,9 @@ from firstlight.trace.record.program_errors import pass_on
 if TYPE_CHECKING:
     from firstlight.telemetry.watch.steps import Steps
 
-#: The gradient may differ by this much, by the bytes of a number: differences are no better.
-_TOLERANCES = {8: 1e-5, 4: 2e-2}
-_HALF_PRECISION_TOLERANCE = 0.2
+#: The gradient may differ by this much with numbers of such precision: differences are no better.
+_TOLERANCES = {1e-15: 1e-5, 1e-6: 2e-2}
+_LOW_PRECISION_TOLERANCE = 0.2
 #: Of the derivative: differences that are less certain than this say nothing.
 _MAX_UNCERTAINTY = 0.1
 
@@ -32,12 +32,29 @@ class Verdict(Enum):
     WRONG = "wrong"
     UNCERTAIN = "uncertain"  # the differences do not agree with each other
     OVER_BUDGET = "over_budget"
+    NOT_COMPARABLE = "not_comparable"  # it differs, and may well be meant to
+
+
+class NotChecked(Enum):
+    """Why there was no comparison."""
+
+    EFFECTS = "effects"  # callbacks, which would be called once more
+    NOT_ADDRESSABLE = "not_addressable"  # other processes would have to take part
+    OUT_OF_REACH = "out_of_reach"  # its inputs cannot be had by themselves
+    ERROR = "error"
+
+
+class NotCheckedError(Exception):
+    def __init__(self, reason: NotChecked) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
 class GradientCheck:
     verdict: Verdict
-    relative_error: float | None = None  # of the derivative along the direction
+    #: Of the derivative along the direction; None if the differences say nothing.
+    relative_error: float | None = None
 
 
 class Comparison:
@@ -49,6 +66,7 @@ class Comparison:
             from the one before.
         seed: Of the direction.
         steps: Of the process, if it is watched: nothing that happens here is counted there.
+        epsilon: Of the numbers that the function computes with, if coarser than those of `x`.
     """
 
     def __init__(
@@ -59,10 +77,12 @@ class Comparison:
         budget_seconds: float,
         seed: int,
         steps: Steps | None,
+        epsilon: float = 0.0,
     ) -> None:
         self._function, self._x, self._rest = function, x, rest
         self._end = monotonic() + budget_seconds
         self._seed, self._steps = seed, steps
+        self._epsilon = epsilon
         self._last = 0.0  # seconds of the last evaluation
         self._direction: list[Any] = []
         self._tolerance = self._uncertainty = 0.0
@@ -98,9 +118,10 @@ class Comparison:
         arrays = [_as_jax_has_it(leaf) for leaf in leaves]
         random = np.random.default_rng(self._seed)
         kinds = [a.dtype for a in arrays if _is_real(a)]
-        epsilon = max(float(jax.numpy.finfo(kind).eps) for kind in kinds)
-        size = min(kind.itemsize for kind in kinds)
-        self._tolerance = _TOLERANCES.get(size, _HALF_PRECISION_TOLERANCE)
+        epsilon = max([self._epsilon, *(float(jax.numpy.finfo(kind).eps) for kind in kinds)])
+        self._tolerance = next(
+            (t for limit, t in _TOLERANCES.items() if epsilon < limit), _LOW_PRECISION_TOLERANCE
+        )
         self._direction = [_direction(a, random) for a in arrays]
         step = epsilon ** (1 / 3)
 
@@ -141,7 +162,7 @@ class Comparison:
         error = abs(along - self.derivative)
         relative: float | None = error / size if size else 0.0
         if not np.isfinite(self.derivative):
-            verdict, relative = Verdict.UNCERTAIN, None
+            verdict = Verdict.UNCERTAIN
         elif error == 0 or error <= self._tolerance * size:
             verdict = Verdict.OK
         elif np.isfinite(along) and self._uncertainty > _MAX_UNCERTAINTY * size:
@@ -150,7 +171,7 @@ class Comparison:
             verdict = Verdict.OK
         else:  # or a gradient that is not a number
             verdict = Verdict.WRONG
-        self.result = GradientCheck(verdict, relative)
+        self.result = GradientCheck(verdict, None if verdict is Verdict.UNCERTAIN else relative)
 
     def _timed(self, evaluate: Callable[[], Any]) -> float:
         if monotonic() + self._last > self._end:
@@ -161,8 +182,7 @@ class Comparison:
         return value
 
 
-def say_over_budget(function: Callable[..., Any], budget_seconds: float) -> None:
-    name = getattr(function, "__name__", "function")
+def say_over_budget(name: str, budget_seconds: float) -> None:
     say_once(
         f"gradient {name}",
         f"the gradient of {name} was not checked: that takes longer than "

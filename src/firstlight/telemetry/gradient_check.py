@@ -80,7 +80,7 @@ def _counted(
     result: GradientCheck, function: Callable[..., object], budget: float
 ) -> GradientCheck:
     if result.verdict is Verdict.OVER_BUDGET:
-        say_over_budget(function, budget)
+        say_over_budget(getattr(function, "__name__", "function"), budget)
     watch = current()
     if watch is not None:
         watch.note_gradient(result)

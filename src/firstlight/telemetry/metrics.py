@@ -166,8 +166,13 @@ GC_SECONDS = _counter("gc_seconds_total", "Time in Python's collector.", "genera
 GPU_UTILIZATION = _gauge("gpu_utilization_ratio", "Share of time with a kernel running.", "device")
 GRADIENT_CHECKS = _counter(
     "gradient_checks_total",
-    "Gradients compared with differences: ok, wrong, uncertain, over_budget.",
+    "Gradients compared with differences: ok, wrong, uncertain, not_comparable, over_budget.",
     "result",
+)
+GRADIENTS_NOT_CHECKED = _counter(
+    "gradients_not_checked_total",
+    "Gradients that are not checked: effects, not_addressable, out_of_reach, error.",
+    "reason",
 )
 GRADIENT_ERROR = _gauge(
     "gradient_max_relative_error_ratio", "Largest difference that any check has found."

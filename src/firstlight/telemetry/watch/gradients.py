@@ -1,7 +1,7 @@
-"""Gradients that a program takes with `jax.grad` and `jax.value_and_grad`, checked now and then.
+"""Gradients that a program takes with `jax.grad` and `jax.value_and_grad`, seen.
 
-The program is not changed: what its own call has returned is compared with differences of the
-function, which is compiled for that. Checks take a bounded share of the time.
+Mostly they are taken while JAX makes a program: which of its variables they are is noted. A
+gradient that is taken outside of a program is made one for its check.
 """
 
 from __future__ import annotations
@@ -13,25 +13,97 @@ from time import monotonic
 from types import MethodType
 from typing import Any
 
-from firstlight.telemetry.differences import Comparison, GradientCheck, Verdict, say_over_budget
+from firstlight.telemetry.watch.differentiated import Place, Taken
+from firstlight.telemetry.watch.gradient_checks import Allowance, Note, ProgramChecks
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
 from firstlight.trace.record.program_errors import leave_out_caller
-from firstlight.trace.record.replacements import named_like
+from firstlight.trace.record.replacements import Replacements, named_like
 
-#: Of the time since a gradient was called first.
-_MAX_SHARE = 1 / 100
-_EVERY_SECONDS = 600.0
-#: What a check takes at least, as long as that is not known.
-_MIN_SECONDS = 0.05
-#: More is not fetched from a device, and moved, for the sake of a check.
-_MAX_BYTES = 64 * 2**20
 #: An attribute of a function whose gradients are watched.
-_SCHEDULES = "_firstlight_gradients"
+_CHECKS = "_firstlight_gradients"
+#: Gradients of programs that are noted; the oldest are forgotten.
+_MAX_KNOWN = 1024
+
+
+class Gradients:
+    """Those of a process."""
+
+    def __init__(self, steps: Steps, note: Note, budget_seconds: float) -> None:
+        import jax
+
+        self.steps, self._note, self._jit = steps, note, jax.jit
+        self.allowance = Allowance(budget_seconds)
+        self.known: dict[Any, Taken] = {}  # by the variable of the value
+        self.program_being_made = _program_finder()
+
+    def watch(self, replaced: Replacements) -> None:
+        """Unless there is no time for checks."""
+        import jax
+
+        if self.allowance.budget_seconds <= 0:
+            return
+        both = jax.value_and_grad
+        for name, has_value in (("grad", False), ("value_and_grad", True)):
+            replaced.put(jax, name, self._taking(getattr(jax, name), both, has_value))
+        rule = jax.custom_vjp
+        replaced.put(rule, "__call__", self._applying(rule.__call__))
+
+    def checks_of(self, function: Any) -> ProgramChecks:
+        """For a function that JAX has jitted."""
+        return ProgramChecks(
+            function, self.known, self.allowance, self.steps, self._note, self._jit
+        )
+
+    def checks_of_traced(self, function: Callable[..., Any]) -> ProgramChecks:
+        """For one that is not, of arrays and of what is fixed."""
+        return self.checks_of(self._jit(function, static_argnums=1))
+
+    def add(self, taken: Taken) -> None:
+        self.known[taken.value.variable] = taken
+        if len(self.known) > _MAX_KNOWN:
+            self.known.pop(next(iter(self.known)), None)
+        self.steps.here().took_gradient = True
+
+    def _taking(self, original: Any, both: Any, has_value: bool) -> Any:
+        def grad(
+            fun: Any,
+            argnums: Any = 0,
+            has_aux: bool = False,
+            holomorphic: bool = False,
+            *more: Any,
+            **options: Any,
+        ) -> Any:
+            given = (fun, argnums, has_aux, holomorphic, *more)
+            made = original(*given, **options)
+            if holomorphic:  # of complex numbers
+                return made
+            places = argnums if isinstance(argnums, int) else tuple(argnums)
+            asked = Asked(fun, places, has_aux, has_value)
+            return GradientFunction(made, both(*given, **options), asked, self)
+
+        return named_like(grad, original)
+
+    def _applying(self, original: Any) -> Any:
+        """The call of a function with a `custom_vjp`."""
+        steps = self.steps
+
+        def call(rule: Any, /, *arguments: Any, **named: Any) -> Any:
+            try:
+                result = original(rule, *arguments, **named)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+            here = steps.here()
+            if not here.passes_on and _passes_on((arguments, named), result):
+                here.passes_on = True
+            return result
+
+        return named_like(call, original)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Asked:
     """A gradient as the program has asked for it."""
 
     function: Callable[..., Any]
@@ -39,9 +111,12 @@ class Taken:
     has_aux: bool
     has_value: bool  # of value_and_grad
 
-    def of(self, result: Any) -> Any:
-        """The gradient in what a call has returned."""
-        return result[1] if self.has_value else result[0] if self.has_aux else result
+    def of(self, value_and_gradient: Any) -> Any:
+        """What the program is to get."""
+        value, gradient = value_and_gradient
+        if self.has_value:
+            return value_and_gradient
+        return (gradient, value[1]) if self.has_aux else gradient
 
     def variables(self, arguments: tuple[Any, ...]) -> Any:
         """What is differentiated with respect to."""
@@ -49,179 +124,93 @@ class Taken:
             return arguments[self.argnums]
         return tuple(arguments[n] for n in self.argnums)
 
-    def moved(self, arguments: tuple[Any, ...], x: Any) -> tuple[Any, ...]:
-        """The arguments with other variables."""
-        places, values = (
-            ((self.argnums,), (x,)) if isinstance(self.argnums, int) else (self.argnums, x)
-        )
-        new = dict(zip((n % len(arguments) for n in places), values, strict=True))
-        return tuple(new.get(n, argument) for n, argument in enumerate(arguments))
-
-
-@dataclass
-class Schedule:
-    """When the gradients of a function are checked. It stays with the function, since a program may
-    write `jax.grad(f)(x)` in its loop."""
-
-    since: float | None = None  # of the first call
-    next_check: float = 0.0
-    longest_seconds: float = 0.0  # of a call that is not jitted
-    seed: int = 0
-    value: Any = None  # the function, compiled
-
-    @classmethod
-    def of(cls, taken: Taken) -> Schedule:
-        key = (taken.argnums, taken.has_aux, taken.has_value)
-        try:
-            known = taken.function.__dict__.setdefault(_SCHEDULES, _Schedules())
-            made: Schedule = known.setdefault(key, cls())
-            return made
-        except (AttributeError, TypeError):  # a function without room for it
-            return cls()
-
-
-class WatchedGradient:
-    """One gradient of a program."""
-
-    def __init__(self, taken: Taken, gradients: Gradients) -> None:
-        self._taken, self._gradients = taken, gradients
-        self.schedule = Schedule.of(taken)
-
-    def called(
-        self, arguments: tuple[Any, ...], named: dict[str, Any], result: Any, cost_seconds: float
-    ) -> bool:
-        """It has returned this; whether a check was made. It never raises.
-
-        Args:
-            cost_seconds: What a compile of it has taken: a check compiles no more than that.
-        """
-        now, schedule = monotonic(), self.schedule
-        if schedule.since is None:
-            schedule.since = now
-        due = schedule.since + max(cost_seconds, _MIN_SECONDS) / _MAX_SHARE
-        if now < due:
-            schedule.next_check = due
-            return False
-        if _is_being_traced((arguments, named)):
-            return False
-        schedule.next_check = float("inf")  # unless this one goes well
-        with self._gradients.steps.ours():
-            guarded(lambda: self._check(arguments, named, result, cost_seconds))()
-        schedule.next_check = max(schedule.next_check, now + (monotonic() - now) / _MAX_SHARE)
-        return True
-
-    def _check(
-        self, arguments: tuple[Any, ...], named: dict[str, Any], result: Any, cost: float
-    ) -> None:
-        import jax
-
-        budget = self._gradients.budget_seconds
-        variables = self._taken.variables(arguments)
-        size = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree_util.tree_leaves(variables))
-        if cost > budget or size > _MAX_BYTES:
-            found = GradientCheck(Verdict.OVER_BUDGET)
-        elif not self._may_be_evaluated(arguments, named):
-            return
-        else:
-            found = self._compared(arguments, named, result)
-        self._gradients.note(found)
-        if found.verdict is Verdict.OVER_BUDGET:
-            say_over_budget(self._taken.function, budget)
-        else:
-            self.schedule.next_check = monotonic() + _EVERY_SECONDS
-
-    def _compared(
-        self, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
-    ) -> GradientCheck:
-        """Along one direction; a gradient is wrong if it is so along another one as well.
-
-        Nobody has asked for this check, so it must not raise a false alarm.
-        """
-        variables, gradient = self._taken.variables(arguments), self._taken.of(result)
-
-        def value(x: Any) -> Any:
-            return self.schedule.value(*_split(self._taken.moved(arguments, x), named))
-
-        found = GradientCheck(Verdict.UNCERTAIN)
-        for attempt in range(2):
-            budget = self._gradients.budget_seconds
-            seed, steps = self.schedule.seed, self._gradients.steps
-            check = Comparison(value, variables, (), budget, seed, steps)
-            self.schedule.seed += 1
-            check.evaluate()
-            check.compare(lambda: gradient)
-            if check.result.verdict is not Verdict.WRONG:
-                return GradientCheck(Verdict.UNCERTAIN) if attempt else check.result
-            found = check.result
-        return found
-
-    def _may_be_evaluated(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
-        """Not on one process of several, where others would have to take part; nor if it says
-        something to the outside; nor if its gradient is another one on purpose."""
-        import jax
-
-        leaves = jax.tree_util.tree_leaves((arguments, named))
-        if jax.process_count() > 1 or any(map(_is_gone, leaves)):
-            return False
-        if self.schedule.value is None:
-            self.schedule.value = self._gradients.jit(self._scalar, static_argnums=1)
-        traced = self.schedule.value.trace(*_split(arguments, named)).jaxpr
-        return not traced.effects and not _stops_gradients(traced.jaxpr)
-
-    def _scalar(self, arrays: list[Any], fixed: _Fixed) -> Any:
-        arguments, named = fixed.with_arrays(arrays)
-        result = self._taken.function(*arguments, **named)
-        return result[0] if self._taken.has_aux else result
-
-
-class Gradients:
-    """Makes watched gradients of what `jax.grad` and `jax.value_and_grad` make."""
-
-    def __init__(
-        self, steps: Steps, note: Callable[[GradientCheck], None], budget_seconds: float, jit: Any
-    ) -> None:
-        self.steps, self.note, self.budget_seconds, self.jit = steps, note, budget_seconds, jit
-
-    def taking(self, original: Any, has_value: bool, is_tracing: Callable[[], bool]) -> Any:
-        """`jax.grad` or `jax.value_and_grad`, whose gradients are watched."""
-
-        def grad(
-            fun: Any, argnums: Any = 0, has_aux: bool = False, *more: Any, **options: Any
-        ) -> Any:
-            made = original(fun, argnums, has_aux, *more, **options)
-            if more or options:  # of complex numbers, or of integers
-                return made
-            places = argnums if isinstance(argnums, int) else tuple(argnums)
-            watched = WatchedGradient(Taken(fun, places, has_aux, has_value), self)
-            return GradientFunction(made, watched, self.steps, is_tracing)
-
-        return named_like(grad, original)
-
 
 class GradientFunction:
     """What `jax.grad` has made, whose calls are seen. To pickle it is to pickle what was made."""
 
-    def __init__(
-        self, made: Any, watched: WatchedGradient, steps: Steps, is_tracing: Callable[[], bool]
-    ) -> None:
+    def __init__(self, made: Any, both: Any, asked: Asked, gradients: Gradients) -> None:
         update_wrapper(self, made)
-        self._made, self.watched = made, watched
-        self._steps, self._is_tracing = steps, is_tracing
+        self._made, self._both, self._asked, self._gradients = made, both, asked, gradients
+        self._longest_seconds = 0.0
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        if self._is_tracing() or self._steps.here().calling:
-            return self._made(*arguments, **named)
-        begin = monotonic()
+        program = self._gradients.program_being_made()
         try:
+            if program is not None:
+                return self._within(program, arguments, named)
+            begin = monotonic()
             result = self._made(*arguments, **named)
         except BaseException as error:
             leave_out_caller(error)
             raise
-        schedule = self.watched.schedule
-        schedule.longest_seconds = max(schedule.longest_seconds, monotonic() - begin)
-        if begin >= schedule.next_check:
-            self.watched.called(arguments, named, result, schedule.longest_seconds)
+        self._longest_seconds = max(self._longest_seconds, monotonic() - begin)
+        if not self._gradients.steps.here().calling:
+            guarded(self._check_if_due)(begin, arguments, named)
         return result
+
+    def _within(self, program: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Taken in a program that is being made."""
+        here, begin = self._gradients.steps.here(), len(program.frame.tracing_eqns)
+        before, here.passes_on = here.passes_on, False
+        try:
+            result = self._both(*arguments, **named)
+        except BaseException as error:
+            leave_out_caller(error)
+            raise
+        finally:
+            passes_on, here.passes_on = here.passes_on, here.passes_on or before
+        guarded(self._note)(program, begin, arguments, result, passes_on)
+        return self._asked.of(result)
+
+    def _note(
+        self,
+        program: Any,
+        begin: int,
+        arguments: tuple[Any, ...],
+        result: tuple[Any, Any],
+        passes_on: bool,
+    ) -> None:
+        import jax
+
+        leaves = jax.tree_util.tree_leaves
+        value = _place(result[0][0] if self._asked.has_aux else result[0], program)
+        if value is None:
+            return
+        variables = leaves(self._asked.variables(arguments))
+        equations = [e() if callable(e) else e for e in program.frame.tracing_eqns[begin:]]
+        taken = Taken(
+            str(getattr(self._asked.function, "__name__", "function")),
+            tuple(_place(one, program) if _is_real(one) else None for one in variables),
+            tuple(_place(one, program) for one in leaves(result[1])),
+            value,
+            frozenset(v for e in equations if e is not None for v in e.outvars),
+            passes_on,
+        )
+        self._gradients.add(taken)
+
+    def _check_if_due(
+        self, begin: float, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        checks = self._checks()
+        if begin >= checks.next_check and not _is_being_traced((arguments, named)):
+            checks.check(_split(arguments, named), {}, self._longest_seconds)
+
+    def _checks(self) -> ProgramChecks:
+        """They stay with the function: a program may write `jax.grad(f)(x)` in its loop."""
+        asked = self._asked
+        try:
+            known = asked.function.__dict__.setdefault(_CHECKS, _Checks())
+        except (AttributeError, TypeError):  # a function without room for it
+            known = self.__dict__.setdefault(_CHECKS, _Checks())
+        key = (asked.argnums, asked.has_aux, asked.has_value)
+        if key not in known:
+            known[key] = self._gradients.checks_of_traced(self._once_more)
+        found: ProgramChecks = known[key]
+        return found
+
+    def _once_more(self, arrays: list[Any], fixed: _Fixed) -> Any:
+        arguments, named = fixed.with_arrays(arrays)
+        return self(*arguments, **named)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -230,20 +219,73 @@ class GradientFunction:
         return _itself, (self._made,)
 
 
-def gradient_of(function: Any) -> WatchedGradient | None:
-    """The watched gradient that a function is, if it is one."""
-    return function.watched if isinstance(function, GradientFunction) else None
-
-
 def _itself(function: Any) -> Any:
     return function
 
 
-class _Schedules(dict[Any, "Schedule"]):
+class _Checks(dict[Any, ProgramChecks]):
     """By what is asked of the gradient. They are of this process, and no part of the function."""
 
     def __reduce__(self) -> Any:
         return dict, ()
+
+
+def _program_finder() -> Callable[[], Any]:
+    """What finds the program that JAX is making, if it is; never, where it cannot be asked."""
+    from jax._src import core
+    from jax._src.interpreters import partial_eval
+
+    context = getattr(core, "trace_ctx", None)
+    kind = getattr(partial_eval, "DynamicJaxprTrace", None)
+    if context is None or kind is None or not hasattr(context, "trace"):
+        return lambda: None
+
+    def program_being_made() -> Any:
+        trace = context.trace
+        while trace is not None and type(trace) is not kind:
+            trace = getattr(trace, "parent_trace", None)  # below a vmap, or another gradient
+        return trace
+
+    return program_being_made
+
+
+def _place(leaf: Any, program: Any) -> Place | None:
+    """Where a value of a program that is being made is; None, if it is not of that program."""
+    axis = None
+    while not hasattr(getattr(leaf, "_trace", None), "frame"):
+        if hasattr(leaf, "batch_dim"):
+            if axis is not None and leaf.batch_dim is not None:
+                return None  # a vmap within another one
+            leaf, axis = leaf.val, leaf.batch_dim
+        elif hasattr(leaf, "primal"):
+            leaf = leaf.primal
+        else:
+            return None
+    if leaf._trace is not program:
+        leaf = program.frame.constid_to_tracer.get(id(leaf))  # from around it
+    variable = getattr(leaf, "val", None)
+    return None if variable is None or hasattr(variable, "val") else Place(variable, axis)
+
+
+def _passes_on(given: Any, result: Any) -> bool:
+    """Whether all of a result is what was given, in a program that is being made."""
+    import jax
+
+    leaves = jax.tree_util.tree_leaves
+    there = {id(_primal(leaf)) for leaf in leaves(given) if isinstance(leaf, jax.core.Tracer)}
+    return bool(there) and all(id(_primal(leaf)) in there for leaf in leaves(result))
+
+
+def _primal(leaf: Any) -> Any:
+    while hasattr(leaf, "primal"):
+        leaf = leaf.primal
+    return leaf
+
+
+def _is_real(leaf: Any) -> bool:
+    import jax
+
+    return bool(jax.numpy.issubdtype(jax.numpy.result_type(leaf), jax.numpy.floating))
 
 
 class _Fixed:
@@ -286,24 +328,3 @@ def _is_being_traced(tree: Any) -> bool:
     import jax
 
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(tree))
-
-
-def _is_gone(leaf: Any) -> bool:
-    """Donated to the call, or partly on another machine."""
-    is_deleted = getattr(leaf, "is_deleted", None)
-    return (is_deleted is not None and is_deleted()) or not getattr(
-        leaf, "is_fully_addressable", True
-    )
-
-
-def _stops_gradients(jaxpr: Any) -> bool:
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "stop_gradient":
-            return True
-        for parameter in equation.params.values():
-            inner = parameter if isinstance(parameter, (tuple, list)) else (parameter,)
-            for one in inner:
-                program = getattr(one, "jaxpr", one)  # with constants, or without
-                if hasattr(program, "eqns") and _stops_gradients(program):
-                    return True
-    return False

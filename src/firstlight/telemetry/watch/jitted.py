@@ -9,14 +9,13 @@ itself (`jnp.add`) stay as they are.
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable
 from time import monotonic
 from types import MethodType
 from typing import Any
 
-from firstlight.telemetry.differences import GradientCheck
 from firstlight.telemetry.watch.functions import Function
-from firstlight.telemetry.watch.gradients import Gradients, WatchedGradient, gradient_of
+from firstlight.telemetry.watch.gradient_checks import Note, ProgramChecks
+from firstlight.telemetry.watch.gradients import Gradients
 from firstlight.telemetry.watch.guard import say_failed
 from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
 from firstlight.trace.record.program_errors import leave_out_caller
@@ -26,11 +25,11 @@ from firstlight.trace.record.replacements import Replacements, named_like
 class JittedFunction:
     """A jitted function whose calls are counted."""
 
-    __slots__ = ("__dict__", "__weakref__", "_function", "_gradient", "_of", "_threads", "_watch")
+    __slots__ = ("__dict__", "__weakref__", "_checks", "_function", "_of", "_threads", "_watch")
 
     def __init__(self, function: Any, watch: JaxWatch) -> None:
         self._function, self._watch, self._threads = function, watch, watch.steps.threads
-        self._gradient = gradient_of(getattr(function, "__wrapped__", None))
+        self._checks: ProgramChecks | None = None  # if a gradient is taken in it
         self._of: Function | None = None
         # Found in the class otherwise.
         for name in ("__doc__", "__module__"):
@@ -43,7 +42,9 @@ class JittedFunction:
         if here.of is None and not here.steps:
             here.compiled = False
         here.calling, here.result = True, None
-        begin = monotonic()
+        begin, checks, kept = monotonic(), self._checks, None
+        if checks is not None and begin >= checks.next_check:
+            kept = self._watch.kept(checks, arguments, named)
         try:
             result = self._function(*arguments, **named)
         except BaseException as error:
@@ -60,6 +61,7 @@ class JittedFunction:
             and type(result) is of.array_type
             and not (here.steps or here.compiled)
             and begin < of.follow_again
+            and kept is None
         ):
             here.result = result
             of.ok.value += 1
@@ -70,8 +72,11 @@ class JittedFunction:
             return result
         try:
             self._watch.called(here, of or self._named(), begin, result)
-            if self._gradient is not None and begin >= self._gradient.schedule.next_check:
-                self._watch.check_gradient(self._gradient, here, arguments, named, result)
+            if here.took_gradient:
+                checks = self._checks = self._watch.with_gradient(here, checks, self._function)
+                kept = kept or (arguments, named)
+            if kept is not None and checks is not None:
+                self._watch.check_gradients(checks, here, *kept)
         except Exception as error:
             say_failed(error)
         return result
@@ -104,23 +109,26 @@ class JittedFunction:
 
     # Looked for in the class by `isinstance(function, jax.stages.Wrapped)`.
     def lower(self, *arguments: Any, **named: Any) -> Any:
-        return self._function.lower(*arguments, **named)
+        return self._traced(self._function.lower(*arguments, **named))
 
     def trace(self, *arguments: Any, **named: Any) -> Any:
-        return self._function.trace(*arguments, **named)
+        return self._traced(self._function.trace(*arguments, **named))
+
+    def _traced(self, stage: Any) -> Any:
+        here = self._watch.steps.here()
+        if here.took_gradient and not here.calling:
+            self._checks = self._watch.with_gradient(here, self._checks, self._function)
+        return stage
 
 
 class JaxWatch:
     """JAX, watched until `unwatch()`; functions that were jitted meanwhile go on unwatched."""
 
-    def __init__(
-        self, steps: Steps, note: Callable[[GradientCheck], None], gradient_seconds: float
-    ) -> None:
-        import jax
+    def __init__(self, steps: Steps, note: Note, gradient_seconds: float) -> None:
         from jax._src import array
 
         self.steps = steps
-        self._gradients = Gradients(steps, note, gradient_seconds, jax.jit)
+        self._gradients = Gradients(steps, note, gradient_seconds)
         self.active = True
         self._array: type = array.ArrayImpl
         self._replaced = Replacements()
@@ -131,10 +139,7 @@ class JaxWatch:
 
         for name in ("jit", "pmap"):
             self._replaced.put(jax, name, self._jitting(getattr(jax, name)))
-        if self._gradients.budget_seconds > 0:
-            for name, has_value in (("grad", False), ("value_and_grad", True)):
-                taking = self._gradients.taking(getattr(jax, name), has_value, self._is_tracing)
-                self._replaced.put(jax, name, taking)
+        self._gradients.watch(self._replaced)
         self._watch_waits()
 
     def unwatch(self) -> None:
@@ -157,19 +162,31 @@ class JaxWatch:
             of.ok.value += 1
             self.steps.begun(here, of, begin)
 
-    def check_gradient(
-        self,
-        gradient: WatchedGradient,
-        here: Here,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-        result: Any,
+    def with_gradient(
+        self, here: Here, checks: ProgramChecks | None, function: Any
+    ) -> ProgramChecks:
+        """A gradient was taken when the function was traced."""
+        here.took_gradient = False
+        checks = checks or self._gradients.checks_of(function)
+        checks.renew()
+        return checks
+
+    def kept(self, checks: ProgramChecks, arguments: Any, named: Any) -> Any:
+        """The arguments of a call whose gradients may be due, if they can be had after it."""
+        try:
+            return checks.kept(arguments, named) if self.active else None
+        except Exception as error:
+            say_failed(error)
+            return None
+
+    def check_gradients(
+        self, checks: ProgramChecks, here: Here, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """A jitted gradient has returned this, and may be due."""
-        if not self.active or here.of is None or self._is_tracing():
+        """The function has been called with these."""
+        if here.of is None or self._is_tracing():
             return
         cost = self.steps.functions.of_compiles(here.of.name).mean_seconds
-        if gradient.called(arguments, named, result, cost):
+        if checks.check(arguments, named, cost):
             self.steps.forget(here)  # the time that a check takes is not the step's
 
     def failed(self, here: Here, of: Function, error: BaseException) -> None:

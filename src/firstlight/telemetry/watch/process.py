@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
 from firstlight.telemetry.collectors import Destination
-from firstlight.telemetry.differences import GradientCheck
+from firstlight.telemetry.differences import GradientCheck, NotChecked
 from firstlight.telemetry.otlp import Collector
 from firstlight.telemetry.process_values import process_samples, started
 from firstlight.telemetry.prometheus import Exporter
@@ -113,8 +113,11 @@ class ProcessWatch:
                 guarded(task)()
             self._looked = time.monotonic()
 
-    def note_gradient(self, check: GradientCheck) -> None:
-        """Count a check of a gradient."""
+    def note_gradient(self, check: GradientCheck | NotChecked) -> None:
+        """Count a check of a gradient, or that there can be none."""
+        if isinstance(check, NotChecked):
+            self.values.counter(metrics.GRADIENTS_NOT_CHECKED, check.value).add()
+            return
         self.values.counter(metrics.GRADIENT_CHECKS, check.verdict.value).add()
         if check.relative_error is not None:
             self._gradient_error = max(self._gradient_error, check.relative_error)

@@ -37,7 +37,10 @@ MAX_ENDED = 500
 class Here:
     """What a thread is doing."""
 
-    __slots__ = ("begin", "calling", "compiled", "count", "is_ours", "of", "result", "steps")
+    __slots__ = (
+        *("begin", "calling", "compiled", "count", "is_ours", "of", "passes_on", "result"),
+        *("steps", "took_gradient"),
+    )
 
     def __init__(self) -> None:
         self.calling = False  # within a jitted function
@@ -48,6 +51,8 @@ class Here:
         self.count = 0  # calls or blocks since then
         self.compiled = False  # something, since then
         self.result: Any = None  # of the last call: an array, or a reference to it
+        self.took_gradient = False  # in a program that was made
+        self.passes_on = False  # a rule of the program's own has returned what it was given
 
 
 class Steps:

@@ -1,0 +1,323 @@
+"""The function whose gradient a program takes, cut out of the program.
+
+Where `jax.grad` is called while JAX makes a program (in a jitted step, in the body of a scan), the
+value and its gradient become equations of that program. Which of its variables they are is noted
+then (`Taken`). Given arguments of the program, the equations that lead to the gradient are
+evaluated, custom rules included, and those of the value once more with other variables. Nothing of
+the program's Python is run again, and the program stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from firstlight.telemetry.differences import NotChecked, NotCheckedError
+
+#: Equations whose inner program has the same inputs.
+_CALLS = frozenset(
+    {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
+    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+)
+#: A program is evaluated on one process of several if none of these needs the others.
+_SPREAD = frozenset({"shard_map", "sharding_constraint", "reshard", "xla_pmap", "pmap"})
+_STEPWISE = frozenset({"round", "floor", "ceil", "sign", "argmax", "argmin", "nextafter"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array in a program: its variable, and the axis of `jax.vmap`, if it has one."""
+
+    variable: Any
+    axis: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A gradient that is taken within a program."""
+
+    name: str  # of the function
+    variables: tuple[Place | None, ...]  # None: not of the program, or an integer
+    gradient: tuple[Place | None, ...]
+    value: Place
+    made: frozenset[Any]  # variables of the equations that came of it
+    passes_on: bool  # a rule of the program's own returns what it is given
+
+
+@dataclass(frozen=True)
+class Entered:
+    """An equation, and which of its inner programs is entered."""
+
+    equation: Any
+    program: Any  # closed
+    branch: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A gradient in a program."""
+
+    taken: Taken
+    within: tuple[Entered, ...]
+
+
+def gradients_in(program: Any, known: Mapping[Any, Taken]) -> Iterator[Found]:
+    """Those that are known, by the variable of their value, in a closed program."""
+    for equation in program.jaxpr.eqns:
+        for variable in equation.outvars:
+            if variable in known:
+                yield Found(known[variable], ())
+        for branch, inner in enumerate(_inner(equation)):
+            for found in gradients_in(inner, known):
+                yield Found(found.taken, (Entered(equation, inner, branch), *found.within))
+
+
+class Differentiated:
+    """A gradient of a program, and the function of which it is one, both to be evaluated.
+
+    Raises:
+        NotCheckedError: It cannot be evaluated by itself.
+    """
+
+    def __init__(self, program: Any, found: Found, jit: Callable[..., Any]) -> None:
+        self._program, self._found = program, found
+        taken = found.taken
+        innermost = found.within[-1].program if found.within else program
+        pairs = list(zip(taken.variables, taken.gradient, strict=True))
+        self._pairs = [(x, g) for x, g in pairs if x is not None and g is not None]
+        batched = any(p.axis is not None for pair in self._pairs for p in pair)
+        if not self._pairs or (batched and taken.value.axis is None):
+            raise NotCheckedError(NotChecked.OUT_OF_REACH)
+        self._moved = list(dict.fromkeys(x.variable for x, _ in self._pairs))
+        self._function, self._held = _function_of(innermost, taken, self._moved)
+        self._equations = list(_all_equations(self._function))
+        self.sample = jit(self._sample)
+        self._stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
+        self.value = jit(self._with_held_stops if self._stops else self._at)
+
+    @property
+    def moved_bytes(self) -> int:
+        return sum(v.aval.size * v.aval.dtype.itemsize for v in self._moved)
+
+    def is_on_purpose(self) -> bool:
+        """Whether the program may well have a rule whose gradient is meant to be another one: a
+        clipped or reversed gradient, one that is passed through a rounding."""
+        return self._found.taken.passes_on or any(
+            e.primitive.name in _STEPWISE for e in self._equations
+        )
+
+    def is_spread(self) -> bool:
+        """Whether several processes may have to evaluate it together."""
+        return any(e.primitive.name in _SPREAD for e in _all_equations(self._program.jaxpr))
+
+    def epsilon(self, platform: str) -> float:
+        """Of the coarsest numbers that it computes with."""
+        import jax
+
+        kinds = {
+            v.aval.dtype
+            for e in self._equations
+            for v in (*e.invars, *e.outvars)
+            if jax.numpy.issubdtype(getattr(v.aval, "dtype", None), jax.numpy.floating)
+        }
+        numbers = max((float(jax.numpy.finfo(kind).eps) for kind in kinds), default=0.0)
+        return max(numbers, *(_epsilon_of_products(e, platform) for e in self._equations), 0.0)
+
+    def _sample(self, *arguments: Any) -> Any:
+        """Whether the program comes to the gradient with these; and there: what is differentiated
+        with respect to, the gradient, what else the function uses. Of a loop, the first pass."""
+        program, values, comes = self._program, list(arguments), True
+        for entered in self._found.within:
+            values = _evaluated(program, values, entered.equation.invars)
+            if entered.equation.primitive.name == "cond":
+                comes = comes & (values[0] == entered.branch)
+            values, program = _inputs(entered.equation, values), entered.program
+        slopes = [g.variable for _, g in self._pairs]
+        found = _evaluated(program, values, [*self._moved, *self._held, *slopes])
+        x, held = found[: len(self._moved)], found[len(self._moved) : -len(slopes)]
+        return comes, x, self._by_variable(x, found[-len(slopes) :]), held
+
+    def _by_variable(self, x: list[Any], slopes: list[Any]) -> list[Any]:
+        sums: dict[Any, Any] = {}
+        shapes = {v: one.shape for v, one in zip(self._moved, x, strict=True)}
+        for (place, slope), given in zip(self._pairs, slopes, strict=True):
+            shaped = _shaped_like(place, slope, given, shapes[place.variable])
+            sums[place.variable] = sums.get(place.variable, 0) + shaped
+        return [sums[v] for v in self._moved]
+
+    def _at(self, x: list[Any], _: list[Any], held: list[Any]) -> Any:
+        return _call(self._function, *x, *held).sum()
+
+    def _with_held_stops(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
+        """At `x`, with what `stop_gradient` is given as at `center`: it is constant for a gradient.
+
+        Both are evaluated together, and there the first of two has what the second is to have.
+        """
+        import jax
+
+        both = [jax.numpy.stack(pair) for pair in zip(center, x, strict=True)]
+        function = _with_holds(self._function)
+        return jax.vmap(lambda *moved: _call(function, *moved, *held).sum())(*both)[1]
+
+
+def _function_of(program: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The value as a program of the moved variables and of others, which were there before."""
+    equations = _leading_to([taken.value.variable], program.jaxpr, taken.made)
+    made = {v for e in equations for v in e.outvars}
+    used = dict.fromkeys(v for e in equations for v in e.invars if not hasattr(v, "val"))
+    held = [v for v in used if v not in made and v not in moved]
+    if taken.value.variable not in made:
+        raise NotCheckedError(NotChecked.OUT_OF_REACH)
+    function = program.jaxpr.replace(
+        constvars=[], invars=[*moved, *held], outvars=[taken.value.variable], eqns=equations
+    )
+    return function.replace(effects=frozenset()), held
+
+
+def _evaluated(program: Any, values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+    """Variables of a closed program, of which no more than that is evaluated."""
+    from jax.extend.core import jaxpr_as_fun
+
+    jaxpr = program.jaxpr
+    equations = _leading_to(wanted, jaxpr)
+    part = jaxpr.replace(eqns=equations, outvars=list(wanted), effects=frozenset())
+    return list(jaxpr_as_fun(program.replace(jaxpr=part))(*values))
+
+
+def _leading_to(wanted: Sequence[Any], jaxpr: Any, among: Any = None) -> list[Any]:
+    """The equations, in their order, of which these variables come."""
+    needed = {v for v in wanted if not hasattr(v, "val")}  # a literal has one
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if needed.isdisjoint(equation.outvars):
+            continue
+        if among is not None and among.isdisjoint(equation.outvars):
+            continue
+        if equation.effects or "callback" in equation.primitive.name:
+            raise NotCheckedError(NotChecked.EFFECTS)
+        if any("callback" in e.primitive.name for e in _within(equation)):
+            raise NotCheckedError(NotChecked.EFFECTS)
+        found.append(equation)
+        needed.update(v for v in equation.invars if not hasattr(v, "val"))
+    return found[::-1]
+
+
+def _inputs(equation: Any, values: list[Any]) -> list[Any]:
+    """Of the inner program of an equation, of a loop for its first pass."""
+    name, about = equation.primitive.name, equation.params
+    if name in _CALLS:
+        return values
+    if name == "cond":
+        return values[1:]
+    if name == "while":
+        return values[about["cond_nconsts"] :]
+    if name == "scan" and about["length"] > 0:
+        kept = about["num_consts"] + about["num_carry"]
+        first = -1 if about["reverse"] else 0
+        return [*values[:kept], *(one[first] for one in values[kept:])]
+    raise NotCheckedError(NotChecked.OUT_OF_REACH)
+
+
+def _inner(equation: Any) -> Iterator[Any]:
+    """The programs within an equation, closed. Of a `while`, its body only."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    for name, parameter in equation.params.items():
+        if name == "cond_jaxpr":
+            continue
+        for one in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
+            if isinstance(one, ClosedJaxpr):
+                yield one
+            elif isinstance(one, Jaxpr) and not one.constvars:
+                yield ClosedJaxpr(one, [])
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    from jax.extend.core import jaxprs_in_params
+
+    for jaxpr in jaxprs_in_params(equation.params):
+        yield from _all_equations(jaxpr)
+
+
+def _all_equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        yield equation
+        yield from _within(equation)
+
+
+def _call(jaxpr: Any, *values: Any) -> Any:
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr, []))(*values)[0]
+
+
+def _shaped_like(variable: Place, slope: Place, given: Any, shape: tuple[int, ...]) -> Any:
+    """A gradient with the shape of its variable, as that of the sum over all of a `vmap`."""
+    import jax
+
+    if slope.axis is not None and variable.axis is None:
+        return given.sum(slope.axis)
+    if slope.axis is not None:
+        return jax.numpy.moveaxis(given, slope.axis, variable.axis)
+    if variable.axis is not None:
+        given = jax.numpy.expand_dims(given, variable.axis)
+    return jax.numpy.broadcast_to(given, shape)
+
+
+def _epsilon_of_products(equation: Any, platform: str) -> float:
+    """Accelerators multiply matrices of float32 with fewer digits, unless told otherwise."""
+    if equation.primitive.name not in ("dot_general", "conv_general_dilated"):
+        return 0.0
+    asked = equation.params.get("precision")
+    if any(one not in (None, "DEFAULT") for one in _names(asked)):
+        return 0.0
+    return {"cpu": 0.0, "tpu": 2.0**-7}.get(platform, 2.0**-10)  # bfloat16, TF32
+
+
+def _names(precision: Any) -> list[str | None]:
+    given = precision if isinstance(precision, tuple) else (precision,)
+    return [getattr(one, "name", None if one is None else str(one)) for one in given]
+
+
+def _with_holds(jaxpr: Any) -> Any:
+    """With `_hold` in place of every `stop_gradient`, within inner programs too."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    def changed(parameter: Any) -> Any:
+        if isinstance(parameter, Jaxpr):
+            return _with_holds(parameter)
+        if isinstance(parameter, ClosedJaxpr):
+            return parameter.replace(jaxpr=_with_holds(parameter.jaxpr))
+        return tuple(map(changed, parameter)) if type(parameter) is tuple else parameter
+
+    equations = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "stop_gradient":
+            equations.append(equation.replace(primitive=_hold()))
+        else:
+            parameters = {name: changed(value) for name, value in equation.params.items()}
+            equations.append(equation.replace(params=parameters))
+    return jaxpr.replace(eqns=equations)
+
+
+@cache
+def _hold() -> Any:
+    """An operation that returns what it is given, and of a batch the first one for all."""
+    from jax import numpy as jnp
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
+
+    hold = Primitive("firstlight_hold")
+    hold.def_impl(lambda x: x)
+    hold.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(hold, lambda _, x: [x])
+
+    def first_for_all(arguments: Any, axes: Any) -> Any:
+        (x,), (axis,) = arguments, axes
+        first = jnp.take(x, jnp.array([0]), axis=axis)
+        return jnp.broadcast_to(first, x.shape), axis
+
+    batching.primitive_batchers[hold] = first_for_all
+    return hold
