@@ -1,8 +1,9 @@
 """A gradient against differences of its function, along one random direction, in bounded time.
 
 With v a random direction, the derivative of f along v is ⟨∇f, v⟩ and the limit of
-(f(x + hv) − f(x − hv)) / 2h. Two steps, h and 2h, tell how far the differences themselves can be
-trusted, and Richardson's combination of both is what the gradient is compared with.
+(f(x + hv) − f(x − hv)) / 2h. How far a difference can be trusted is told by that of another step, by
+its two sides, which differ at a kink (of a ReLU, say), and by the rounding of f. Of three steps, the
+one that can be trusted most is what the gradient is compared with.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _TOLERANCES = {1e-15: 1e-5, 1e-6: 2e-2}
 _LOW_PRECISION_TOLERANCE = 0.2
 #: Of the derivative: differences that are less certain than this say nothing.
 _MAX_UNCERTAINTY = 0.1
+#: A gradient is wrong from this many uncertainties on, which are estimates themselves.
+_MIN_DEVIATION = 4.0
+#: Steps, each so many times smaller than the one before.
+_STEPS, _STEP_RATIO = 3, 4
 
 
 class Verdict(Enum):
@@ -123,25 +128,17 @@ class Comparison:
             (t for limit, t in _TOLERANCES.items() if epsilon < limit), _LOW_PRECISION_TOLERANCE
         )
         self._direction = [_direction(a, random) for a in arrays]
-        step = epsilon ** (1 / 3)
 
-        def value(times: float) -> float:
+        def value(step: float) -> float:
             moved = [
-                jax.device_put(
-                    (a + times * step * v).astype(a.dtype), getattr(leaf, "sharding", None)
-                )
+                jax.device_put((a + step * v).astype(a.dtype), getattr(leaf, "sharding", None))
                 if _is_real(a)
                 else leaf
                 for a, v, leaf in zip(arrays, self._direction, leaves, strict=True)
             ]
             return self._timed(lambda: self._function(tree.unflatten(moved), *self._rest))
 
-        near = [value(+1), value(-1)]
-        far = [value(+2), value(-2)]
-        first, second = (near[0] - near[1]) / (2 * step), (far[0] - far[1]) / (4 * step)
-        rounding = epsilon * max(map(abs, near + far)) / step
-        self._uncertainty = abs(first - second) + 2 * rounding
-        self.derivative = (4 * first - second) / 3
+        self._uncertainty, self.derivative = _most_certain(value, epsilon)
 
     def _compare(self, gradient: Callable[[], Any]) -> None:
         import jax
@@ -169,6 +166,8 @@ class Comparison:
             verdict = Verdict.UNCERTAIN
         elif error <= self._uncertainty:
             verdict = Verdict.OK
+        elif error <= _MIN_DEVIATION * self._uncertainty:
+            verdict = Verdict.UNCERTAIN
         else:  # or a gradient that is not a number
             verdict = Verdict.WRONG
         self.result = GradientCheck(verdict, None if verdict is Verdict.UNCERTAIN else relative)
@@ -180,6 +179,21 @@ class Comparison:
         value = float(evaluate())
         self._last = monotonic() - begin
         return value
+
+
+def _most_certain(value: Callable[[float], float], epsilon: float) -> tuple[float, float]:
+    """A derivative at zero, after its uncertainty."""
+    center, before, found = value(0.0), None, []
+    for level in range(_STEPS):
+        step = epsilon ** (1 / 3) / _STEP_RATIO**level
+        right, left = value(step), value(-step)
+        slope = (right - left) / (2 * step)
+        sides = abs(right - 2 * center + left) / step
+        rounding = 2 * epsilon * max(abs(right), abs(left), abs(slope)) / step
+        if before is not None:
+            found.append((abs(slope - before) + sides / 2 + rounding, slope))
+        before = slope
+    return min(found)
 
 
 def say_over_budget(name: str, budget_seconds: float) -> None:
@@ -210,10 +224,12 @@ def _is_real(array: Any) -> bool:
 
 
 def _direction(array: Any, random: Any) -> Any:
-    """Signs drawn at random, each as large as the number it moves."""
+    """Signs drawn at random, each as large as the number it moves; a zero is as large as others."""
     import numpy as np
 
     if not _is_real(array):
         return None
     signs = random.choice([-1.0, 1.0], size=array.shape)
-    return signs * np.maximum(np.abs(array.astype(float)), 1.0)
+    sizes = np.abs(array.astype(float))
+    others = float(np.sqrt(np.mean(sizes**2))) if sizes.size else 0.0
+    return signs * np.where(sizes > 0, sizes, others or 1.0)

@@ -49,7 +49,7 @@ def watch_gradient(
 ) -> Callable[[_X, *_Rest], _Gradient]:
     """`gradient`, of which a call now and then is checked: the first one, then every so often.
 
-    The function is evaluated four times before the call, so arguments may be donated to it. After
+    The function is evaluated seven times before the call, so arguments may be donated to it. After
     a check that exceeded its budget there are no more.
     """
     next_check, seed = monotonic(), 0

@@ -93,9 +93,9 @@ class Differentiated:
         self._moved = list(dict.fromkeys(x.variable for x, _ in self._pairs))
         self._function, self._held = _function_of(innermost, taken, self._moved)
         self._equations = list(_all_equations(self._function))
-        self.sample = jit(self._sample)
-        self._stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
-        self.value = jit(self._with_held_stops if self._stops else self._at)
+        self._function = _for_differences(self._function)
+        stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
+        self.sample, self.value = jit(self._sample), jit(self._beside if stops else self._at)
 
     @property
     def moved_bytes(self) -> int:
@@ -112,7 +112,7 @@ class Differentiated:
         """Whether several processes may have to evaluate it together."""
         return any(e.primitive.name in _SPREAD for e in _all_equations(self._program.jaxpr))
 
-    def epsilon(self, platform: str) -> float:
+    def epsilon(self) -> float:
         """Of the coarsest numbers that it computes with."""
         import jax
 
@@ -122,8 +122,7 @@ class Differentiated:
             for v in (*e.invars, *e.outvars)
             if jax.numpy.issubdtype(getattr(v.aval, "dtype", None), jax.numpy.floating)
         }
-        numbers = max((float(jax.numpy.finfo(kind).eps) for kind in kinds), default=0.0)
-        return max(numbers, *(_epsilon_of_products(e, platform) for e in self._equations), 0.0)
+        return max((float(jax.numpy.finfo(kind).eps) for kind in kinds), default=0.0)
 
     def _sample(self, *arguments: Any) -> Any:
         """Whether the program comes to the gradient with these; and there: what is differentiated
@@ -150,16 +149,15 @@ class Differentiated:
     def _at(self, x: list[Any], _: list[Any], held: list[Any]) -> Any:
         return _call(self._function, *x, *held).sum()
 
-    def _with_held_stops(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
+    def _beside(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
         """At `x`, with what `stop_gradient` is given as at `center`: it is constant for a gradient.
 
-        Both are evaluated together, and there the first of two has what the second is to have.
+        Both are evaluated as a batch, in which `_hold` has the first for all.
         """
         import jax
 
         both = [jax.numpy.stack(pair) for pair in zip(center, x, strict=True)]
-        function = _with_holds(self._function)
-        return jax.vmap(lambda *moved: _call(function, *moved, *held).sum())(*both)[1]
+        return jax.vmap(lambda *moved: _call(self._function, *moved, *held).sum())(*both)[1]
 
 
 def _function_of(program: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -266,39 +264,30 @@ def _shaped_like(variable: Place, slope: Place, given: Any, shape: tuple[int, ..
     return jax.numpy.broadcast_to(given, shape)
 
 
-def _epsilon_of_products(equation: Any, platform: str) -> float:
-    """Accelerators multiply matrices of float32 with fewer digits, unless told otherwise."""
-    if equation.primitive.name not in ("dot_general", "conv_general_dilated"):
-        return 0.0
-    asked = equation.params.get("precision")
-    if any(one not in (None, "DEFAULT") for one in _names(asked)):
-        return 0.0
-    return {"cpu": 0.0, "tpu": 2.0**-7}.get(platform, 2.0**-10)  # bfloat16, TF32
-
-
-def _names(precision: Any) -> list[str | None]:
-    given = precision if isinstance(precision, tuple) else (precision,)
-    return [getattr(one, "name", None if one is None else str(one)) for one in given]
-
-
-def _with_holds(jaxpr: Any) -> Any:
-    """With `_hold` in place of every `stop_gradient`, within inner programs too."""
+def _for_differences(jaxpr: Any) -> Any:
+    """With `_hold` in place of every `stop_gradient`, and with all digits in products of matrices,
+    of which accelerators leave some out unless told otherwise; within inner programs too."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
+    from jax.lax import Precision
 
     def changed(parameter: Any) -> Any:
         if isinstance(parameter, Jaxpr):
-            return _with_holds(parameter)
+            return _for_differences(parameter)
         if isinstance(parameter, ClosedJaxpr):
-            return parameter.replace(jaxpr=_with_holds(parameter.jaxpr))
+            return parameter.replace(jaxpr=_for_differences(parameter.jaxpr))
         return tuple(map(changed, parameter)) if type(parameter) is tuple else parameter
 
     equations = []
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "stop_gradient":
-            equations.append(equation.replace(primitive=_hold()))
-        else:
-            parameters = {name: changed(value) for name, value in equation.params.items()}
-            equations.append(equation.replace(params=parameters))
+        name, about = equation.primitive.name, equation.params
+        if name == "stop_gradient":
+            equation = equation.replace(primitive=_hold())
+        elif name in ("dot_general", "conv_general_dilated") and about["precision"] is None:
+            precision = (Precision.HIGHEST, Precision.HIGHEST)
+            equation = equation.replace(params={**about, "precision": precision})
+        elif name != "pallas_call":  # whose inner program is no program of arrays
+            equation = equation.replace(params={n: changed(value) for n, value in about.items()})
+        equations.append(equation)
     return jaxpr.replace(eqns=equations)
 
 
