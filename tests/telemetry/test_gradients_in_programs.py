@@ -7,11 +7,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from scraping import Checks
+from jax._src import api
+from scraping import Checks, everything
+
+from firstlight import telemetry
+from firstlight.telemetry.watch import gradient_checks
+from firstlight.telemetry.watch.process import ProcessWatch
 
 Batch = tuple[Any, Any]
-KEY = jax.random.key(7)
+X = np.linspace(0.5, 2.0, 6, dtype=np.float32)
 
 
 def with_rule(factor: float) -> Any:
@@ -30,19 +36,15 @@ right, wrong = with_rule(2.0), with_rule(1.0)
 
 def network(parameters: Any, batch: Batch, square: Any) -> Any:
     x, y = batch
-    hidden = square(x @ parameters["w"] + parameters["b"])
-    scores = jax.nn.log_softmax(hidden @ parameters["v"])
-    return -jnp.mean(jnp.take_along_axis(scores, y[:, None], 1))
+    return jnp.mean((square(x @ parameters["w"] + parameters["b"]) @ parameters["v"] - y) ** 2)
 
 
 def parameters_and_batch() -> tuple[Any, Batch]:
-    one, two, three = jax.random.split(KEY, 3)
-    parameters = {
-        "w": 0.3 * jax.random.normal(one, (5, 8)),
-        "b": jnp.zeros(8),
-        "v": 0.3 * jax.random.normal(two, (8, 3)),
-    }
-    return parameters, (jax.random.normal(three, (16, 5)), jnp.arange(16) % 3)
+    draw = np.random.default_rng(7)
+    shapes = {"w": (5, 8), "b": (8,), "v": (8,)}
+    parameters = {name: 0.3 * draw.normal(size=shape) for name, shape in shapes.items()}
+    batch = (draw.normal(size=(16, 5)).astype(np.float32), np.arange(16) % 3)
+    return jax.tree.map(lambda p: jax.device_put(p.astype(np.float32)), parameters), batch
 
 
 def descent(parameters: Any, gradient: Any) -> Any:
@@ -155,7 +157,7 @@ def trained(step: Any, times: int = 4) -> Any:
 
 @pytest.mark.parametrize("make", STEPS)
 def test_a_right_rule_within_a_step_is_found_right(make: Any, checks: Checks) -> None:
-    trained(make(right))
+    trained(make(right), 3)
     assert set(checks()) == {"ok"}
 
 
@@ -166,3 +168,188 @@ def test_a_wrong_rule_within_a_step_is_reported_when_it_was_seen_twice(
     trained(make(wrong), 6)
     found = checks()
     assert found["wrong"] >= 1 and found["uncertain"] >= 1
+
+
+@pytest.mark.parametrize("make", [donating, several_steps_in_a_scan])
+def test_a_step_is_the_same_program_and_gives_the_same_bits_under_watch(
+    make: Any, every_call: None
+) -> None:
+    traced: list[bool] = []
+
+    def square(x: Any) -> Any:
+        traced.append(True)
+        return right(x)
+
+    expected = trained(make(square))
+    times = len(traced)
+    watch = telemetry.start(interval_seconds=3600)
+    found = trained(make(square))
+    counts = everything(watch)
+    telemetry.stop()
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert len(traced) == 2 * times  # a check runs nothing of the program's Python
+    assert counts["firstlight_gradient_checks_total", frozenset({("result", "ok")})] >= 2
+
+
+def test_the_program_that_is_compiled_is_the_one_without_a_watch(watch: ProcessWatch) -> None:
+    def step(grad: Any, parameters: Any, batch: Batch) -> Any:
+        return descent(parameters, grad(network)(parameters, batch, right))
+
+    given = parameters_and_batch()
+    with_watch, without = (
+        jax.jit(partial(step, grad)).lower(*given).as_text() for grad in (jax.grad, api.grad)
+    )
+    assert with_watch == without
+
+
+def check_steps_of(loss: Any, times: int = 6, x: Any = X) -> None:
+    """Of a program that takes the gradient of this."""
+
+    @jax.jit
+    def step(x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(x)
+        return x - 0.01 * gradient, value
+
+    for _ in range(times):
+        x, _ = step(x)
+
+
+def of_a_softmax(square: Any) -> Any:
+    """Within which JAX stops the gradient of the largest number, though that changes nothing."""
+    return lambda x: -jax.nn.log_softmax(square(x))[0]
+
+
+def with_a_constant_part(square: Any) -> Any:
+    """Differences would be twice as large, without regard to `stop_gradient`, also in a scan."""
+
+    def loss(x: Any) -> Any:
+        def body(total: Any, y: Any) -> Any:
+            return total + jax.lax.stop_gradient(y) * square(y), None
+
+        return jax.lax.scan(body, jnp.float32(0), x)[0]
+
+    return loss
+
+
+def straight_through(square: Any) -> Any:
+    return lambda x: jnp.sum(square(x + jax.lax.stop_gradient(jnp.round(x) - x)))
+
+
+@pytest.mark.parametrize("make", [of_a_softmax, with_a_constant_part, straight_through])
+def test_what_stop_gradient_holds_is_held_in_the_differences(make: Any, checks: Checks) -> None:
+    check_steps_of(make(right), 3)
+    assert set(checks()) == {"ok"}
+
+
+def test_a_wrong_rule_is_found_behind_stop_gradient(checks: Checks) -> None:
+    check_steps_of(with_a_constant_part(wrong))
+    assert checks()["wrong"] >= 1
+
+
+def clipped(x: Any) -> Any:
+    @jax.custom_vjp
+    def clip(x: Any) -> Any:
+        return x
+
+    clip.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+    return jnp.sum(clip(x) ** 2)
+
+
+def rounded(x: Any) -> Any:
+    @jax.custom_vjp
+    def rounding(x: Any) -> Any:
+        return jnp.round(x)
+
+    rounding.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+    return jnp.sum(rounding(4 * x) + x**2)
+
+
+@pytest.mark.parametrize("loss", [clipped, rounded])
+def test_a_gradient_that_is_another_one_on_purpose_is_not_called_wrong(
+    loss: Any, checks: Checks
+) -> None:
+    check_steps_of(loss, 4)
+    assert set(checks()) <= {"not_comparable", "uncertain"} and checks()["not_comparable"] >= 1
+
+
+def in_half_precision(x: Any) -> Any:
+    return jnp.sum(jnp.tanh(x.astype(jnp.bfloat16)) ** 2).astype(jnp.float32)
+
+
+def at_a_kink(x: Any) -> Any:
+    return jnp.sum(jax.nn.relu(x - jnp.asarray(X)))
+
+
+@pytest.mark.parametrize("loss", [in_half_precision, at_a_kink])
+def test_where_differences_cannot_tell_there_is_no_alarm(loss: Any, checks: Checks) -> None:
+    for _ in range(2):
+        check_steps_of(loss, 3)
+    assert set(checks()) <= {"ok", "uncertain"} and checks()
+
+
+def test_integers_are_not_moved_and_second_derivatives_are_checked(checks: Checks) -> None:
+    @jax.jit
+    def step(x: Any, counts: Any) -> Any:
+        gradient, none = jax.grad(lambda x, n: jnp.sum(x**3 * n), (0, 1), allow_int=True)(x, counts)
+        second = jax.grad(lambda x: jnp.vdot(jax.grad(lambda y: jnp.sum(y**3))(x), x))(x)
+        assert none.dtype == jax.dtypes.float0
+        return gradient + second
+
+    for _ in range(6):
+        step(X, np.arange(6))
+    assert checks() == {"ok": 6}
+
+
+def test_effects_are_not_repeated_and_what_needs_them_is_not_checked(checks: Checks) -> None:
+    said: list[float] = []
+
+    def tells(x: Any) -> Any:  # of which the value has no need
+        jax.debug.callback(lambda y: said.append(float(y)), x[0])
+        return jnp.sum(x**2)
+
+    def tells_in_a_loop(x: Any) -> Any:
+        def body(total: Any, y: Any) -> Any:
+            jax.debug.callback(lambda z: said.append(float(z)), y)
+            return total + y**2, None
+
+        return jax.lax.scan(body, jnp.float32(0), x)[0]
+
+    check_steps_of(tells, 2)
+    check_steps_of(tells_in_a_loop, 2)
+    jax.effects_barrier()
+    assert len(said) == 2 + 2 * len(X)
+    assert checks() == {"ok": 2, "effects": 1}
+
+
+def test_a_branch_that_is_not_taken_is_not_checked(checks: Checks) -> None:
+    @jax.jit
+    def step(x: Any, is_on: Any) -> Any:
+        return jax.lax.cond(is_on, jax.grad(lambda y: jnp.sum(jnp.sqrt(y))), lambda y: y, x)
+
+    for _ in range(2):
+        step(-X, False)
+    assert checks() == {}
+    step(X, True)
+    assert checks() == {"ok": 1}
+
+
+def test_programs_of_several_processes_are_checked_where_one_has_all_that_is_needed(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("all",))
+    everywhere = jax.NamedSharding(mesh, jax.P("all"))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    check_steps_of(lambda x: jnp.sum(x**2), 1)
+    assert checks() == {"ok": 1}
+    check_steps_of(lambda x: jnp.sum(jax.lax.with_sharding_constraint(x, everywhere) ** 2), 1)
+    assert checks() == {"ok": 1, "not_addressable": 1}
+
+
+@pytest.mark.parametrize("make", [plain, donating])
+def test_more_than_may_be_moved_or_copied_is_over_budget(
+    make: Any, checks: Checks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gradient_checks, "_MAX_BYTES", 100)
+    trained(make(right), 3)
+    assert checks() == {"over_budget": 1}
+    assert capfd.readouterr().err.count("was not checked") == 1

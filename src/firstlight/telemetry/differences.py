@@ -1,9 +1,9 @@
 """A gradient against differences of its function, along one random direction, in bounded time.
 
 With v a random direction, the derivative of f along v is ⟨∇f, v⟩ and the limit of
-(f(x + hv) − f(x − hv)) / 2h. How far a difference can be trusted is told by that of another step, by
-its two sides, which differ at a kink (of a ReLU, say), and by the rounding of f. Of three steps, the
-one that can be trusted most is what the gradient is compared with.
+(f(x + hv) − f(x − hv)) / 2h. How far a difference can be trusted is told by that of another step,
+by its two sides, which differ at a kink (of a ReLU, say), and by the rounding of f. Of three steps,
+the one that can be trusted most is what the gradient is compared with.
 """
 
 from __future__ import annotations

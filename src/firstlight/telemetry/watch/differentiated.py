@@ -11,10 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from firstlight.telemetry.differences import NotChecked, NotCheckedError
+from firstlight.telemetry.watch.equations import (
+    all_equations,
+    call,
+    equations_of,
+    evaluated,
+    for_differences,
+    inner_programs,
+)
 
 #: Equations whose inner program has the same inputs.
 _CALLS = frozenset(
@@ -69,7 +76,7 @@ def gradients_in(program: Any, known: Mapping[Any, Taken]) -> Iterator[Found]:
         for variable in equation.outvars:
             if variable in known:
                 yield Found(known[variable], ())
-        for branch, inner in enumerate(_inner(equation)):
+        for branch, inner in enumerate(inner_programs(equation)):
             for found in gradients_in(inner, known):
                 yield Found(found.taken, (Entered(equation, inner, branch), *found.within))
 
@@ -92,8 +99,8 @@ class Differentiated:
             raise NotCheckedError(NotChecked.OUT_OF_REACH)
         self._moved = list(dict.fromkeys(x.variable for x, _ in self._pairs))
         self._function, self._held = _function_of(innermost, taken, self._moved)
-        self._equations = list(_all_equations(self._function))
-        self._function = _for_differences(self._function)
+        self._equations = list(all_equations(self._function))
+        self._function = for_differences(self._function)
         stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
         self.sample, self.value = jit(self._sample), jit(self._beside if stops else self._at)
 
@@ -110,7 +117,7 @@ class Differentiated:
 
     def is_spread(self) -> bool:
         """Whether several processes may have to evaluate it together."""
-        return any(e.primitive.name in _SPREAD for e in _all_equations(self._program.jaxpr))
+        return any(e.primitive.name in _SPREAD for e in all_equations(self._program.jaxpr))
 
     def epsilon(self) -> float:
         """Of the coarsest numbers that it computes with."""
@@ -129,12 +136,12 @@ class Differentiated:
         with respect to, the gradient, what else the function uses. Of a loop, the first pass."""
         program, values, comes = self._program, list(arguments), True
         for entered in self._found.within:
-            values = _evaluated(program, values, entered.equation.invars)
+            values = evaluated(program, values, entered.equation.invars)
             if entered.equation.primitive.name == "cond":
                 comes = comes & (values[0] == entered.branch)
             values, program = _inputs(entered.equation, values), entered.program
         slopes = [g.variable for _, g in self._pairs]
-        found = _evaluated(program, values, [*self._moved, *self._held, *slopes])
+        found = evaluated(program, values, [*self._moved, *self._held, *slopes])
         x, held = found[: len(self._moved)], found[len(self._moved) : -len(slopes)]
         return comes, x, self._by_variable(x, found[-len(slopes) :]), held
 
@@ -147,7 +154,7 @@ class Differentiated:
         return [sums[v] for v in self._moved]
 
     def _at(self, x: list[Any], _: list[Any], held: list[Any]) -> Any:
-        return _call(self._function, *x, *held).sum()
+        return call(self._function, *x, *held).sum()
 
     def _beside(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
         """At `x`, with what `stop_gradient` is given as at `center`: it is constant for a gradient.
@@ -157,12 +164,12 @@ class Differentiated:
         import jax
 
         both = [jax.numpy.stack(pair) for pair in zip(center, x, strict=True)]
-        return jax.vmap(lambda *moved: _call(self._function, *moved, *held).sum())(*both)[1]
+        return jax.vmap(lambda *moved: call(self._function, *moved, *held).sum())(*both)[1]
 
 
 def _function_of(program: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The value as a program of the moved variables and of others, which were there before."""
-    equations = _leading_to([taken.value.variable], program.jaxpr, taken.made)
+    equations = equations_of([taken.value.variable], program.jaxpr, taken.made)
     made = {v for e in equations for v in e.outvars}
     used = dict.fromkeys(v for e in equations for v in e.invars if not hasattr(v, "val"))
     held = [v for v in used if v not in made and v not in moved]
@@ -172,34 +179,6 @@ def _function_of(program: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any,
         constvars=[], invars=[*moved, *held], outvars=[taken.value.variable], eqns=equations
     )
     return function.replace(effects=frozenset()), held
-
-
-def _evaluated(program: Any, values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
-    """Variables of a closed program, of which no more than that is evaluated."""
-    from jax.extend.core import jaxpr_as_fun
-
-    jaxpr = program.jaxpr
-    equations = _leading_to(wanted, jaxpr)
-    part = jaxpr.replace(eqns=equations, outvars=list(wanted), effects=frozenset())
-    return list(jaxpr_as_fun(program.replace(jaxpr=part))(*values))
-
-
-def _leading_to(wanted: Sequence[Any], jaxpr: Any, among: Any = None) -> list[Any]:
-    """The equations, in their order, of which these variables come."""
-    needed = {v for v in wanted if not hasattr(v, "val")}  # a literal has one
-    found = []
-    for equation in reversed(jaxpr.eqns):
-        if needed.isdisjoint(equation.outvars):
-            continue
-        if among is not None and among.isdisjoint(equation.outvars):
-            continue
-        if equation.effects or "callback" in equation.primitive.name:
-            raise NotCheckedError(NotChecked.EFFECTS)
-        if any("callback" in e.primitive.name for e in _within(equation)):
-            raise NotCheckedError(NotChecked.EFFECTS)
-        found.append(equation)
-        needed.update(v for v in equation.invars if not hasattr(v, "val"))
-    return found[::-1]
 
 
 def _inputs(equation: Any, values: list[Any]) -> list[Any]:
@@ -218,39 +197,6 @@ def _inputs(equation: Any, values: list[Any]) -> list[Any]:
     raise NotCheckedError(NotChecked.OUT_OF_REACH)
 
 
-def _inner(equation: Any) -> Iterator[Any]:
-    """The programs within an equation, closed. Of a `while`, its body only."""
-    from jax.extend.core import ClosedJaxpr, Jaxpr
-
-    for name, parameter in equation.params.items():
-        if name == "cond_jaxpr":
-            continue
-        for one in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
-            if isinstance(one, ClosedJaxpr):
-                yield one
-            elif isinstance(one, Jaxpr) and not one.constvars:
-                yield ClosedJaxpr(one, [])
-
-
-def _within(equation: Any) -> Iterator[Any]:
-    from jax.extend.core import jaxprs_in_params
-
-    for jaxpr in jaxprs_in_params(equation.params):
-        yield from _all_equations(jaxpr)
-
-
-def _all_equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        yield from _within(equation)
-
-
-def _call(jaxpr: Any, *values: Any) -> Any:
-    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-
-    return jaxpr_as_fun(ClosedJaxpr(jaxpr, []))(*values)[0]
-
-
 def _shaped_like(variable: Place, slope: Place, given: Any, shape: tuple[int, ...]) -> Any:
     """A gradient with the shape of its variable, as that of the sum over all of a `vmap`."""
     import jax
@@ -262,51 +208,3 @@ def _shaped_like(variable: Place, slope: Place, given: Any, shape: tuple[int, ..
     if variable.axis is not None:
         given = jax.numpy.expand_dims(given, variable.axis)
     return jax.numpy.broadcast_to(given, shape)
-
-
-def _for_differences(jaxpr: Any) -> Any:
-    """With `_hold` in place of every `stop_gradient`, and with all digits in products of matrices,
-    of which accelerators leave some out unless told otherwise; within inner programs too."""
-    from jax.extend.core import ClosedJaxpr, Jaxpr
-    from jax.lax import Precision
-
-    def changed(parameter: Any) -> Any:
-        if isinstance(parameter, Jaxpr):
-            return _for_differences(parameter)
-        if isinstance(parameter, ClosedJaxpr):
-            return parameter.replace(jaxpr=_for_differences(parameter.jaxpr))
-        return tuple(map(changed, parameter)) if type(parameter) is tuple else parameter
-
-    equations = []
-    for equation in jaxpr.eqns:
-        name, about = equation.primitive.name, equation.params
-        if name == "stop_gradient":
-            equation = equation.replace(primitive=_hold())
-        elif name in ("dot_general", "conv_general_dilated") and about["precision"] is None:
-            precision = (Precision.HIGHEST, Precision.HIGHEST)
-            equation = equation.replace(params={**about, "precision": precision})
-        elif name != "pallas_call":  # whose inner program is no program of arrays
-            equation = equation.replace(params={n: changed(value) for n, value in about.items()})
-        equations.append(equation)
-    return jaxpr.replace(eqns=equations)
-
-
-@cache
-def _hold() -> Any:
-    """An operation that returns what it is given, and of a batch the first one for all."""
-    from jax import numpy as jnp
-    from jax.extend.core import Primitive
-    from jax.interpreters import batching, mlir
-
-    hold = Primitive("firstlight_hold")
-    hold.def_impl(lambda x: x)
-    hold.def_abstract_eval(lambda x: x)
-    mlir.register_lowering(hold, lambda _, x: [x])
-
-    def first_for_all(arguments: Any, axes: Any) -> Any:
-        (x,), (axis,) = arguments, axes
-        first = jnp.take(x, jnp.array([0]), axis=axis)
-        return jnp.broadcast_to(first, x.shape), axis
-
-    batching.primitive_batchers[hold] = first_for_all
-    return hold

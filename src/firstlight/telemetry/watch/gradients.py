@@ -13,10 +13,17 @@ from time import monotonic
 from types import MethodType
 from typing import Any
 
-from firstlight.telemetry.watch.differentiated import Place, Taken
+from firstlight.telemetry.watch.differentiated import Taken
 from firstlight.telemetry.watch.gradient_checks import Allowance, Note, ProgramChecks
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
+from firstlight.telemetry.watch.tracers import (
+    is_being_traced,
+    is_real,
+    passes_on,
+    place_of,
+    program_finder,
+)
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
@@ -35,7 +42,7 @@ class Gradients:
         self.steps, self._note, self._jit = steps, note, jax.jit
         self.allowance = Allowance(budget_seconds)
         self.known: dict[Any, Taken] = {}  # by the variable of the value
-        self.program_being_made = _program_finder()
+        self.program_being_made = program_finder()
 
     def watch(self, replaced: Replacements) -> None:
         """Unless there is no time for checks."""
@@ -86,7 +93,6 @@ class Gradients:
 
     def _applying(self, original: Any) -> Any:
         """The call of a function with a `custom_vjp`."""
-        steps = self.steps
 
         def call(rule: Any, /, *arguments: Any, **named: Any) -> Any:
             try:
@@ -94,12 +100,15 @@ class Gradients:
             except BaseException as error:
                 leave_out_caller(error)
                 raise
-            here = steps.here()
-            if not here.passes_on and _passes_on((arguments, named), result):
-                here.passes_on = True
+            if self.program_being_made() is not None:
+                guarded(self._note_rule)(arguments, named, result)
             return result
 
         return named_like(call, original)
+
+    def _note_rule(self, arguments: Any, named: Any, result: Any) -> None:
+        here = self.steps.here()
+        here.passes_on = here.passes_on or passes_on((arguments, named), result)
 
 
 @dataclass(frozen=True)
@@ -158,8 +167,8 @@ class GradientFunction:
             leave_out_caller(error)
             raise
         finally:
-            passes_on, here.passes_on = here.passes_on, here.passes_on or before
-        guarded(self._note)(program, begin, arguments, result, passes_on)
+            passed_on, here.passes_on = here.passes_on, here.passes_on or before
+        guarded(self._note)(program, begin, arguments, result, passed_on)
         return self._asked.of(result)
 
     def _note(
@@ -168,23 +177,23 @@ class GradientFunction:
         begin: int,
         arguments: tuple[Any, ...],
         result: tuple[Any, Any],
-        passes_on: bool,
+        passed_on: bool,
     ) -> None:
         import jax
 
         leaves = jax.tree_util.tree_leaves
-        value = _place(result[0][0] if self._asked.has_aux else result[0], program)
+        value = place_of(result[0][0] if self._asked.has_aux else result[0], program)
         if value is None:
             return
         variables = leaves(self._asked.variables(arguments))
         equations = [e() if callable(e) else e for e in program.frame.tracing_eqns[begin:]]
         taken = Taken(
             str(getattr(self._asked.function, "__name__", "function")),
-            tuple(_place(one, program) if _is_real(one) else None for one in variables),
-            tuple(_place(one, program) for one in leaves(result[1])),
+            tuple(place_of(one, program) if is_real(one) else None for one in variables),
+            tuple(place_of(one, program) for one in leaves(result[1])),
             value,
             frozenset(v for e in equations if e is not None for v in e.outvars),
-            passes_on,
+            passed_on,
         )
         self._gradients.add(taken)
 
@@ -192,7 +201,7 @@ class GradientFunction:
         self, begin: float, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         checks = self._checks()
-        if begin >= checks.next_check and not _is_being_traced((arguments, named)):
+        if begin >= checks.next_check and not is_being_traced((arguments, named)):
             checks.check(_split(arguments, named), {}, self._longest_seconds)
 
     def _checks(self) -> ProgramChecks:
@@ -230,64 +239,6 @@ class _Checks(dict[Any, ProgramChecks]):
         return dict, ()
 
 
-def _program_finder() -> Callable[[], Any]:
-    """What finds the program that JAX is making, if it is; never, where it cannot be asked."""
-    from jax._src import core
-    from jax._src.interpreters import partial_eval
-
-    context = getattr(core, "trace_ctx", None)
-    kind = getattr(partial_eval, "DynamicJaxprTrace", None)
-    if context is None or kind is None or not hasattr(context, "trace"):
-        return lambda: None
-
-    def program_being_made() -> Any:
-        trace = context.trace
-        while trace is not None and type(trace) is not kind:
-            trace = getattr(trace, "parent_trace", None)  # below a vmap, or another gradient
-        return trace
-
-    return program_being_made
-
-
-def _place(leaf: Any, program: Any) -> Place | None:
-    """Where a value of a program that is being made is; None, if it is not of that program."""
-    axis = None
-    while not hasattr(getattr(leaf, "_trace", None), "frame"):
-        if hasattr(leaf, "batch_dim"):
-            if axis is not None and leaf.batch_dim is not None:
-                return None  # a vmap within another one
-            leaf, axis = leaf.val, leaf.batch_dim
-        elif hasattr(leaf, "primal"):
-            leaf = leaf.primal
-        else:
-            return None
-    if leaf._trace is not program:
-        leaf = program.frame.constid_to_tracer.get(id(leaf))  # from around it
-    variable = getattr(leaf, "val", None)
-    return None if variable is None or hasattr(variable, "val") else Place(variable, axis)
-
-
-def _passes_on(given: Any, result: Any) -> bool:
-    """Whether all of a result is what was given, in a program that is being made."""
-    import jax
-
-    leaves = jax.tree_util.tree_leaves
-    there = {id(_primal(leaf)) for leaf in leaves(given) if isinstance(leaf, jax.core.Tracer)}
-    return bool(there) and all(id(_primal(leaf)) in there for leaf in leaves(result))
-
-
-def _primal(leaf: Any) -> Any:
-    while hasattr(leaf, "primal"):
-        leaf = leaf.primal
-    return leaf
-
-
-def _is_real(leaf: Any) -> bool:
-    import jax
-
-    return bool(jax.numpy.issubdtype(jax.numpy.result_type(leaf), jax.numpy.floating))
-
-
 class _Fixed:
     """What of a call's arguments is no array, and where the arrays go."""
 
@@ -322,9 +273,3 @@ def _split(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any]
     arrays = [leaf for leaf in leaves if isinstance(leaf, kinds)]
     fixed = [_ARRAY if isinstance(leaf, kinds) else leaf for leaf in leaves]
     return arrays, _Fixed(tree, fixed)
-
-
-def _is_being_traced(tree: Any) -> bool:
-    import jax
-
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(tree))

@@ -18,6 +18,7 @@ from firstlight.telemetry.watch.gradient_checks import Note, ProgramChecks
 from firstlight.telemetry.watch.gradients import Gradients
 from firstlight.telemetry.watch.guard import say_failed
 from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
+from firstlight.telemetry.watch.tracers import tracing_test
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
@@ -132,7 +133,7 @@ class JaxWatch:
         self.active = True
         self._array: type = array.ArrayImpl
         self._replaced = Replacements()
-        self._is_tracing = _tracing_test()
+        self._is_tracing = tracing_test()
 
     def watch(self) -> None:
         import jax
@@ -245,18 +246,6 @@ class JaxWatch:
             return result
 
         return named_like(wait, original)
-
-
-def _tracing_test() -> Any:
-    """Whether JAX is making a program of what is called now; never, where it cannot be asked."""
-    from jax._src import core
-    from jax._src.interpreters import partial_eval
-
-    context = getattr(core, "trace_ctx", None)
-    tracing = getattr(partial_eval, "DynamicJaxprTrace", None)
-    if context is None or tracing is None or not hasattr(context, "trace"):
-        return lambda: False
-    return lambda: type(context.trace) is tracing
 
 
 def _itself(function: Any) -> Any:
