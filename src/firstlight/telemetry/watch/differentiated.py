@@ -17,10 +17,11 @@ from firstlight.telemetry.differences import NotChecked, NotCheckedError
 from firstlight.telemetry.watch.equations import (
     all_equations,
     call,
-    equations_of,
     evaluated,
     for_differences,
     inner_programs,
+    refuse_effects,
+    variables,
 )
 
 #: Equations whose inner program has the same inputs.
@@ -49,7 +50,7 @@ class Taken:
     variables: tuple[Place | None, ...]  # None: not of the program, or an integer
     gradient: tuple[Place | None, ...]
     value: Place
-    made: frozenset[Any]  # variables of the equations that came of it
+    equations: tuple[Any, ...]  # of the value, those that came of it
     passes_on: bool  # a rule of the program's own returns what it is given
 
 
@@ -71,14 +72,22 @@ class Found:
 
 
 def gradients_in(program: Any, known: Mapping[Any, Taken]) -> Iterator[Found]:
-    """Those that are known, by the variable of their value, in a closed program."""
+    """Those that are known, by the variables of their parts, in a closed program."""
+    for taken in dict.fromkeys(known[v] for v in _all_variables(program) if v in known):
+        yield Found(taken, ())
     for equation in program.jaxpr.eqns:
-        for variable in equation.outvars:
-            if variable in known:
-                yield Found(known[variable], ())
         for branch, inner in enumerate(inner_programs(equation)):
+            if inner is equation.params.get("cond_jaxpr"):
+                continue  # of a `while`
             for found in gradients_in(inner, known):
                 yield Found(found.taken, (Entered(equation, inner, branch), *found.within))
+
+
+def _all_variables(program: Any) -> Iterator[Any]:
+    yield from program.jaxpr.constvars
+    yield from program.jaxpr.invars
+    for equation in program.jaxpr.eqns:
+        yield from equation.outvars
 
 
 class Differentiated:
@@ -91,14 +100,16 @@ class Differentiated:
     def __init__(self, program: Any, found: Found, jit: Callable[..., Any]) -> None:
         self._program, self._found = program, found
         taken = found.taken
-        innermost = found.within[-1].program if found.within else program
-        pairs = list(zip(taken.variables, taken.gradient, strict=True))
-        self._pairs = [(x, g) for x, g in pairs if x is not None and g is not None]
+        there = set(_all_variables(found.within[-1].program if found.within else program))
+        pairs = zip(taken.variables, taken.gradient, strict=True)
+        # A part of the gradient that the program has no use for is not there.
+        self._pairs = [(x, g) for x, g in pairs if x and g and g.variable in there]
         batched = any(p.axis is not None for pair in self._pairs for p in pair)
-        if not self._pairs or (batched and taken.value.axis is None):
-            raise NotCheckedError(NotChecked.OUT_OF_REACH)
         self._moved = list(dict.fromkeys(x.variable for x, _ in self._pairs))
-        self._function, self._held = _function_of(innermost, taken, self._moved)
+        self._function, self._held = _function_of(program.jaxpr, taken, self._moved)
+        is_here = there.issuperset([*self._moved, *self._held])
+        if not (self._pairs and is_here) or (batched and taken.value.axis is None):
+            raise NotCheckedError(NotChecked.OUT_OF_REACH)
         self._equations = list(all_equations(self._function))
         self._function = for_differences(self._function)
         stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
@@ -167,18 +178,17 @@ class Differentiated:
         return jax.vmap(lambda *moved: call(self._function, *moved, *held).sum())(*both)[1]
 
 
-def _function_of(program: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _function_of(jaxpr: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The value as a program of the moved variables and of others, which were there before."""
-    equations = equations_of([taken.value.variable], program.jaxpr, taken.made)
+    equations, value = list(taken.equations), taken.value.variable
+    refuse_effects(equations)
     made = {v for e in equations for v in e.outvars}
-    used = dict.fromkeys(v for e in equations for v in e.invars if not hasattr(v, "val"))
+    used = dict.fromkeys(v for e in equations for v in variables(e.invars))
     held = [v for v in used if v not in made and v not in moved]
-    if taken.value.variable not in made:
-        raise NotCheckedError(NotChecked.OUT_OF_REACH)
-    function = program.jaxpr.replace(
-        constvars=[], invars=[*moved, *held], outvars=[taken.value.variable], eqns=equations
+    function = jaxpr.replace(
+        constvars=[], invars=[*moved, *held], outvars=[value], eqns=equations, effects=frozenset()
     )
-    return function.replace(effects=frozenset()), held
+    return function, held
 
 
 def _inputs(equation: Any, values: list[Any]) -> list[Any]:

@@ -10,12 +10,10 @@ from firstlight.telemetry.differences import NotChecked, NotCheckedError
 
 
 def inner_programs(equation: Any) -> Iterator[Any]:
-    """The programs within an equation, closed. Of a `while`, its body only."""
+    """The programs within an equation, closed."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
-    for name, parameter in equation.params.items():
-        if name == "cond_jaxpr":
-            continue
+    for parameter in equation.params.values():
         for one in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
             if isinstance(one, ClosedJaxpr):
                 yield one
@@ -23,44 +21,47 @@ def inner_programs(equation: Any) -> Iterator[Any]:
                 yield ClosedJaxpr(one, [])
 
 
-def _equations_within(equation: Any) -> Iterator[Any]:
-    from jax.extend.core import jaxprs_in_params
-
-    for jaxpr in jaxprs_in_params(equation.params):
-        yield from all_equations(jaxpr)
-
-
 def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of inner programs too."""
     for equation in jaxpr.eqns:
         yield equation
         yield from _equations_within(equation)
 
 
-def equations_of(wanted: Sequence[Any], jaxpr: Any, among: Any = None) -> list[Any]:
+def _equations_within(equation: Any) -> Iterator[Any]:
+    for program in inner_programs(equation):
+        yield from all_equations(program.jaxpr)
+
+
+def leading_to(wanted: Sequence[Any], equations: Sequence[Any]) -> list[Any]:
     """The equations, in their order, of which these variables come."""
-    needed = {v for v in wanted if not hasattr(v, "val")}  # a literal has one
+    needed = set(variables(wanted))
     found = []
-    for equation in reversed(jaxpr.eqns):
-        if needed.isdisjoint(equation.outvars):
-            continue
-        if among is not None and among.isdisjoint(equation.outvars):
-            continue
-        if equation.effects or "callback" in equation.primitive.name:
-            raise NotCheckedError(NotChecked.EFFECTS)
-        if any("callback" in e.primitive.name for e in _equations_within(equation)):
-            raise NotCheckedError(NotChecked.EFFECTS)
-        found.append(equation)
-        needed.update(v for v in equation.invars if not hasattr(v, "val"))
+    for equation in reversed(equations):
+        if not needed.isdisjoint(equation.outvars):
+            found.append(equation)
+            needed.update(variables(equation.invars))
     return found[::-1]
+
+
+def variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not hasattr(atom, "val")]  # a literal has one
+
+
+def refuse_effects(equations: Sequence[Any]) -> None:
+    for equation in equations:
+        inner = (e.primitive.name for e in _equations_within(equation))
+        if equation.effects or any("callback" in n for n in (equation.primitive.name, *inner)):
+            raise NotCheckedError(NotChecked.EFFECTS)
 
 
 def evaluated(program: Any, values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
     """Variables of a closed program, of which no more than that is evaluated."""
     from jax.extend.core import jaxpr_as_fun
 
-    jaxpr = program.jaxpr
-    equations = equations_of(wanted, jaxpr)
-    part = jaxpr.replace(eqns=equations, outvars=list(wanted), effects=frozenset())
+    equations = leading_to(wanted, program.jaxpr.eqns)
+    refuse_effects(equations)
+    part = program.jaxpr.replace(eqns=equations, outvars=list(wanted), effects=frozenset())
     return list(jaxpr_as_fun(program.replace(jaxpr=part))(*values))
 
 

@@ -14,10 +14,12 @@ from types import MethodType
 from typing import Any
 
 from firstlight.telemetry.watch.differentiated import Taken
+from firstlight.telemetry.watch.equations import leading_to
 from firstlight.telemetry.watch.gradient_checks import Allowance, Note, ProgramChecks
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
 from firstlight.telemetry.watch.tracers import (
+    equations_since,
     is_being_traced,
     is_real,
     passes_on,
@@ -29,8 +31,8 @@ from firstlight.trace.record.replacements import Replacements, named_like
 
 #: An attribute of a function whose gradients are watched.
 _CHECKS = "_firstlight_gradients"
-#: Gradients of programs that are noted; the oldest are forgotten.
-_MAX_KNOWN = 1024
+#: Parts of gradients in programs that are noted; the oldest are forgotten.
+_MAX_KNOWN = 10_000
 
 
 class Gradients:
@@ -41,7 +43,7 @@ class Gradients:
 
         self.steps, self._note, self._jit = steps, note, jax.jit
         self.allowance = Allowance(budget_seconds)
-        self.known: dict[Any, Taken] = {}  # by the variable of the value
+        self.known: dict[Any, Taken] = {}  # by the variables of their parts
         self.program_being_made = program_finder()
 
     def watch(self, replaced: Replacements) -> None:
@@ -67,8 +69,8 @@ class Gradients:
         return self.checks_of(self._jit(function, static_argnums=1))
 
     def add(self, taken: Taken) -> None:
-        self.known[taken.value.variable] = taken
-        if len(self.known) > _MAX_KNOWN:
+        self.known.update({part.variable: taken for part in taken.gradient if part is not None})
+        while len(self.known) > _MAX_KNOWN:
             self.known.pop(next(iter(self.known)), None)
         self.steps.here().took_gradient = True
 
@@ -186,13 +188,12 @@ class GradientFunction:
         if value is None:
             return
         variables = leaves(self._asked.variables(arguments))
-        equations = [e() if callable(e) else e for e in program.frame.tracing_eqns[begin:]]
         taken = Taken(
             str(getattr(self._asked.function, "__name__", "function")),
             tuple(place_of(one, program) if is_real(one) else None for one in variables),
             tuple(place_of(one, program) for one in leaves(result[1])),
             value,
-            frozenset(v for e in equations if e is not None for v in e.outvars),
+            tuple(leading_to([value.variable], equations_since(begin, program))),
             passed_on,
         )
         self._gradients.add(taken)

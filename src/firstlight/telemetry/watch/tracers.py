@@ -7,6 +7,9 @@ from typing import Any
 
 from firstlight.telemetry.watch.differentiated import Place
 
+#: Of an equation, after what goes in.
+_PARTS = ("outvars", "primitive", "params", "effects", "source_info", "ctx")
+
 
 def tracing_test() -> Callable[[], bool]:
     """What tells whether JAX is making a program of what is called now, at once."""
@@ -55,6 +58,18 @@ def place_of(leaf: Any, program: Any) -> Place | None:
         leaf = program.frame.constid_to_tracer.get(id(leaf))  # from around it
     variable = getattr(leaf, "val", None)
     return None if variable is None or hasattr(variable, "val") else Place(variable, axis)
+
+
+def equations_since(begin: int, program: Any) -> list[Any]:
+    """Of a program that is being made."""
+    from jax.extend.core import JaxprEqn
+
+    traced = (e() if callable(e) else e for e in program.frame.tracing_eqns[begin:])
+    return [
+        JaxprEqn([x.val for x in e.in_tracers], *(getattr(e, name) for name in _PARTS))
+        for e in traced
+        if e is not None
+    ]
 
 
 def passes_on(given: Any, result: Any) -> bool:
