@@ -50,7 +50,7 @@ def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
 
 @pytest.mark.parametrize("is_jitted", [True, False])
 def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
-    is_jitted: bool, checks: Checks
+    is_jitted: bool, checks: Checks, capfd: pytest.CaptureFixture[str]
 ) -> None:
     gradient = jax.value_and_grad(halved)
     if is_jitted:
@@ -59,6 +59,7 @@ def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
         np.testing.assert_allclose(gradient(X)[1], X)
     # Along two directions each time; once is not enough.
     assert checks() == {"uncertain": 1, "wrong": 1}
+    assert capfd.readouterr().err.count("the gradient of halved disagrees") == 1
 
 
 def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Checks) -> None:

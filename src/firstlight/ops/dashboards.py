@@ -256,6 +256,7 @@ DEBUG = Dashboard(
                 ("outputs {{result}}", _rate(m.COMPARED_OUTPUTS, "result")),
                 ("results {{result}}", _rate(m.CHECKED_RESULTS, "result")),
                 ("gradients {{result}}", _rate(m.GRADIENT_CHECKS, "result")),
+                ("not checked: {{reason}}", _rate(m.GRADIENTS_NOT_CHECKED, "reason")),
             ),
         ),
         Panel(

@@ -150,7 +150,7 @@ class Differentiated:
             values = evaluated(program, values, entered.equation.invars)
             if entered.equation.primitive.name == "cond":
                 comes = comes & (values[0] == entered.branch)
-            values, program = _inputs(entered.equation, values), entered.program
+            values, program = _inputs(entered, values), entered.program
         slopes = [g.variable for _, g in self._pairs]
         found = evaluated(program, values, [*self._moved, *self._held, *slopes])
         x, held = found[: len(self._moved)], found[len(self._moved) : -len(slopes)]
@@ -191,9 +191,9 @@ def _function_of(jaxpr: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, l
     return function, held
 
 
-def _inputs(equation: Any, values: list[Any]) -> list[Any]:
-    """Of the inner program of an equation, of a loop for its first pass."""
-    name, about = equation.primitive.name, equation.params
+def _inputs(entered: Entered, values: list[Any]) -> list[Any]:
+    """Of an inner program, of a loop for its first pass."""
+    name, about = entered.equation.primitive.name, entered.equation.params
     if name in _CALLS:
         return values
     if name == "cond":
@@ -201,9 +201,10 @@ def _inputs(equation: Any, values: list[Any]) -> list[Any]:
     if name == "while":
         return values[about["cond_nconsts"] :]
     if name == "scan" and about["length"] > 0:
-        kept = about["num_consts"] + about["num_carry"]
         first = -1 if about["reverse"] else 0
-        return [*values[:kept], *(one[first] for one in values[kept:])]
+        dimensions = [v.aval.ndim for v in entered.program.jaxpr.invars]
+        pairs = zip(values, dimensions, strict=True)
+        return [one[first] if one.ndim > there else one for one, there in pairs]
     raise NotCheckedError(NotChecked.OUT_OF_REACH)
 
 

@@ -150,6 +150,8 @@ class ProgramChecks:
             self.next_check = 0.0
         else:
             self.next_check = monotonic() + _EVERY_SECONDS
+            if result.verdict is Verdict.WRONG:
+                _say_wrong(taken.name)
 
     def _result(
         self, program: Any, found: Found, values: Sequence[Any]
@@ -227,6 +229,14 @@ def _array_arguments(function: Any, arguments: tuple[Any, ...], named: dict[str,
     others = {name: a for name, a in named.items() if name not in about.static_argnames}
     leaves: list[Any] = jax.tree_util.tree_leaves((tuple(given), others))
     return leaves
+
+
+def _say_wrong(name: str) -> None:
+    say_once(
+        f"wrong gradient {name}",
+        f"the gradient of {name} disagrees with differences, along several directions and at "
+        "several calls: is a rule of its own (custom_vjp) wrong?",
+    )
 
 
 def _is_deleted(leaf: Any) -> bool:
