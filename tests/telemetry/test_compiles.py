@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax._src import compilation_cache
+from jax import monitoring
+from jax._src import compilation_cache, compiler
 from scraping import Scrape
 
+from firstlight.telemetry import events
 from firstlight.telemetry.watch.process import ProcessWatch
 from firstlight.trace.record import calls
 
@@ -62,6 +65,15 @@ def cache_folder(tmp_path: Path) -> Any:
     for name, setting in before.items():
         jax.config.update(name, setting)
     compilation_cache.reset_cache()
+
+
+def test_what_the_cache_has_saved_is_part_of_the_cost_of_a_compile(watch: ProcessWatch) -> None:
+    for saved in (9.0, -0.1):  # JAX keeps whole seconds: a short compile saves less than nothing
+        monitoring.record_event_duration_secs(events.SAVED, saved)
+        for event in events.STAGES:
+            monitoring.record_event_duration_secs(event, 0.5, fun_name="jit(read)")
+    assert watch.steps.functions.of_compiles("read").cost_seconds == (2 * 3 * 0.5 + 9) / 2
+    assert f'"{events.SAVED}"' in inspect.getsource(compiler).replace("'", '"')
 
 
 def test_a_hit_and_a_miss_are_what_the_cache_folder_had(value: Scrape, cache_folder: Path) -> None:

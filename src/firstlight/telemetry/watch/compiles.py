@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from firstlight.telemetry import metrics
-from firstlight.telemetry.events import CACHE, STAGES, bare_name
+from firstlight.telemetry.events import CACHE, SAVED, STAGES, bare_name
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
@@ -19,6 +19,7 @@ _LISTENERS = {"event_duration": "event_duration_secs", "event": "event"}
 class _Cache(threading.local):
     asked = False
     hit = False
+    saved_seconds = 0.0
 
 
 class CompileEvents:
@@ -53,7 +54,11 @@ class CompileEvents:
 
     def _ended(self, event: str, seconds: float, **about: Any) -> None:
         stage = STAGES.get(event)
-        if stage is None or self._steps.here().is_ours:
+        if self._steps.here().is_ours:
+            return
+        if event == SAVED:
+            self._cache.saved_seconds = max(0.0, seconds)
+        if stage is None:
             return
         self._steps.here().compiled = True
         self._stages[stage].observe(seconds)
@@ -61,6 +66,8 @@ class CompileEvents:
         compiles = self._steps.functions.of_compiles(name)
         compiles.seconds.add(seconds)
         if stage == "compile":
+            compiles.saved_seconds += self._cache.saved_seconds
+            self._cache.saved_seconds = 0.0
             compiles.add("cache" if self._cache_result() == "hit" else "compiler")
             self._last.append(name)
 

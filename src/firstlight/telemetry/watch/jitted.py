@@ -186,7 +186,7 @@ class JaxWatch:
         """The function has been called with these."""
         if here.of is None or self._is_tracing():
             return
-        cost = self.steps.functions.of_compiles(here.of.name).mean_seconds
+        cost = self.steps.functions.of_compiles(here.of.name).cost_seconds
         if checks.check(arguments, named, cost):
             self.steps.forget(here)  # the time that a check takes is not the step's
 
