@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src import api
-from scraping import Checks, everything
+from scraping import Checks, Scrape, everything
 
 from firstlight import telemetry
 from firstlight.telemetry.watch import gradient_checks
@@ -298,6 +298,38 @@ def test_integers_are_not_moved_and_second_derivatives_are_checked(checks: Check
     for _ in range(6):
         step(X, np.arange(6))
     assert checks() == {"ok": 6}
+
+
+def test_what_a_function_has_twice_is_not_moved(checks: Checks) -> None:
+    """In the step, a variable that is also constant for the gradient is one and the same."""
+
+    class Model:
+        def __init__(self, old: Any) -> None:
+            self.old = {"x": old}
+
+        def overlap(self, x: Any, more: Any = None) -> Any:
+            return jnp.vdot(x, self.old["x"])  # slope: old; that of its square: twice as much
+
+    @jax.jit
+    def step(x: Any, y: Any) -> Any:
+        one = jax.grad(lambda z: jnp.vdot(x, z))(x)
+        two = jax.grad(jnp.vdot)(x, x)
+        three = jax.grad(Model(x).overlap)(x)
+        # Here y can be moved, and x cannot.
+        four, five = jax.grad(lambda z, y: jnp.vdot(partial(jnp.vdot, x)(z) * y, y), (0, 1))(x, y)
+        return one + two + three + four + five
+
+    for _ in range(4):
+        step(X, X)
+    assert checks() == {"out_of_reach": 3, "ok": 1}
+
+
+def test_a_step_with_a_name_is_checked_and_timed(value: Scrape, every_call: None) -> None:
+    for _ in range(3):
+        with telemetry.step("named"):
+            check_steps_of(lambda x: jnp.sum(x**2), 2)
+    assert value("gradient_checks_total", result="ok") == 6
+    assert value("step_duration_seconds_count", function="named", phase="cold") == 3
 
 
 def test_effects_are_not_repeated_and_what_needs_them_is_not_checked(checks: Checks) -> None:

@@ -9,7 +9,7 @@ the program's Python is run again, and the program stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Taken:
     """A gradient that is taken within a program."""
 
     name: str  # of the function
-    variables: tuple[Place | None, ...]  # None: not of the program, or an integer
+    variables: tuple[Place | None, ...]  # None: it cannot be moved by itself
     gradient: tuple[Place | None, ...]
     value: Place
     equations: tuple[Any, ...]  # of the value, those that came of it
@@ -71,15 +71,19 @@ class Found:
     within: tuple[Entered, ...]
 
 
-def gradients_in(program: Any, known: Mapping[Any, Taken]) -> Iterator[Found]:
-    """Those that are known, by the variables of their parts, in a closed program."""
-    for taken in dict.fromkeys(known[v] for v in _all_variables(program) if v in known):
+def gradients_in(program: Any, known: Iterable[Taken]) -> Iterator[Found]:
+    """Those that are known, in a closed program."""
+    return _found_in(program, {g.variable: taken for taken in known for g in taken.gradient if g})
+
+
+def _found_in(program: Any, parts: Mapping[Any, Taken]) -> Iterator[Found]:
+    for taken in dict.fromkeys(parts[v] for v in _all_variables(program) if v in parts):
         yield Found(taken, ())
     for equation in program.jaxpr.eqns:
         for branch, inner in enumerate(inner_programs(equation)):
             if inner is equation.params.get("cond_jaxpr"):
                 continue  # of a `while`
-            for found in gradients_in(inner, known):
+            for found in _found_in(inner, parts):
                 yield Found(found.taken, (Entered(equation, inner, branch), *found.within))
 
 
@@ -101,9 +105,7 @@ class Differentiated:
         self._program, self._found = program, found
         taken = found.taken
         there = set(_all_variables(found.within[-1].program if found.within else program))
-        pairs = zip(taken.variables, taken.gradient, strict=True)
-        # A part of the gradient that the program has no use for is not there.
-        self._pairs = [(x, g) for x, g in pairs if x and g and g.variable in there]
+        self._pairs = _pairs(taken, there)
         batched = any(p.axis is not None for pair in self._pairs for p in pair)
         self._moved = list(dict.fromkeys(x.variable for x, _ in self._pairs))
         self._function, self._held = _function_of(program.jaxpr, taken, self._moved)
@@ -176,6 +178,14 @@ class Differentiated:
 
         both = [jax.numpy.stack(pair) for pair in zip(center, x, strict=True)]
         return jax.vmap(lambda *moved: call(self._function, *moved, *held).sum())(*both)[1]
+
+
+def _pairs(taken: Taken, there: set[Any]) -> list[tuple[Place, Place]]:
+    """Variables with their parts of the gradient, if those are there: of what a program has no use
+    for, they are not. A variable may have several, and then needs all."""
+    pairs = [(x, g) for x, g in zip(taken.variables, taken.gradient, strict=True) if x]
+    lacking = {x.variable for x, g in pairs if g is None or g.variable not in there}
+    return [(x, g) for x, g in pairs if g is not None and x.variable not in lacking]
 
 
 def _function_of(jaxpr: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:

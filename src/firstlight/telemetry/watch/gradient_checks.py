@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 from firstlight.telemetry.differences import (
     Comparison,
@@ -56,7 +57,7 @@ class ProgramChecks:
     def __init__(
         self,
         function: Any,
-        known: dict[Any, Taken],
+        known: Collection[Taken],
         allowance: Allowance,
         steps: Steps,
         note: Note,
@@ -66,8 +67,8 @@ class ProgramChecks:
         self._steps, self._note, self._jit = steps, note, jit
         self.next_check = 0.0
         self._is_closed = False
-        self._closed: set[Taken] = set()  # gradients that are not checked any more
-        self._suspected: set[Taken] = set()
+        self._closed: WeakSet[Taken] = WeakSet()  # gradients that are not checked any more
+        self._suspected: WeakSet[Taken] = WeakSet()
         self._ready: dict[Taken, Differentiated] = {}
         self._donated: frozenset[int] = frozenset()  # positions of arguments
         self._turn = 0  # among the gradients, and the seed of a direction

@@ -6,6 +6,7 @@ gradient that is taken outside of a program is made one for its check.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -25,14 +26,15 @@ from firstlight.telemetry.watch.tracers import (
     passes_on,
     place_of,
     program_finder,
+    tracers_in,
 )
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
 #: An attribute of a function whose gradients are watched.
 _CHECKS = "_firstlight_gradients"
-#: Parts of gradients in programs that are noted; the oldest are forgotten.
-_MAX_KNOWN = 10_000
+#: Gradients in programs that are noted; the oldest are forgotten.
+_MAX_TAKEN = 256
 
 
 class Gradients:
@@ -43,7 +45,7 @@ class Gradients:
 
         self.steps, self._note, self._jit = steps, note, jax.jit
         self.allowance = Allowance(budget_seconds)
-        self.known: dict[Any, Taken] = {}  # by the variables of their parts
+        self.taken: deque[Taken] = deque(maxlen=_MAX_TAKEN)
         self.program_being_made = program_finder()
 
     def watch(self, replaced: Replacements) -> None:
@@ -61,7 +63,7 @@ class Gradients:
     def checks_of(self, function: Any) -> ProgramChecks:
         """For a function that JAX has jitted."""
         return ProgramChecks(
-            function, self.known, self.allowance, self.steps, self._note, self._jit
+            function, self.taken, self.allowance, self.steps, self._note, self._jit
         )
 
     def checks_of_traced(self, function: Callable[..., Any]) -> ProgramChecks:
@@ -69,9 +71,7 @@ class Gradients:
         return self.checks_of(self._jit(function, static_argnums=1))
 
     def add(self, taken: Taken) -> None:
-        self.known.update({part.variable: taken for part in taken.gradient if part is not None})
-        while len(self.known) > _MAX_KNOWN:
-            self.known.pop(next(iter(self.known)), None)
+        self.taken.append(taken)
         self.steps.here().took_gradient = True
 
     def _taking(self, original: Any, both: Any, has_value: bool) -> Any:
@@ -135,6 +135,11 @@ class Asked:
             return arguments[self.argnums]
         return tuple(arguments[n] for n in self.argnums)
 
+    def others(self, arguments: tuple[Any, ...]) -> list[Any]:
+        argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        places = {n % len(arguments) for n in argnums}
+        return [argument for n, argument in enumerate(arguments) if n not in places]
+
 
 class GradientFunction:
     """What `jax.grad` has made, whose calls are seen. To pickle it is to pickle what was made."""
@@ -170,7 +175,7 @@ class GradientFunction:
             raise
         finally:
             passed_on, here.passes_on = here.passes_on, here.passes_on or before
-        guarded(self._note)(program, begin, arguments, result, passed_on)
+        guarded(self._note)(program, begin, arguments, named, result, passed_on)
         return self._asked.of(result)
 
     def _note(
@@ -178,6 +183,7 @@ class GradientFunction:
         program: Any,
         begin: int,
         arguments: tuple[Any, ...],
+        named: dict[str, Any],
         result: tuple[Any, Any],
         passed_on: bool,
     ) -> None:
@@ -188,9 +194,13 @@ class GradientFunction:
         if value is None:
             return
         variables = leaves(self._asked.variables(arguments))
+        others = tracers_in((self._asked.function, self._asked.others(arguments), named))
         taken = Taken(
             str(getattr(self._asked.function, "__name__", "function")),
-            tuple(place_of(one, program) if is_real(one) else None for one in variables),
+            tuple(
+                place_of(one, program) if is_real(one) and id(one) not in others else None
+                for one in variables
+            ),
             tuple(place_of(one, program) for one in leaves(result[1])),
             value,
             tuple(leading_to([value.variable], equations_since(begin, program))),

@@ -72,12 +72,13 @@ class JittedFunction:
                 here.count += 1
             return result
         try:
-            self._watch.called(here, of or self._named(), begin, result)
+            of = of or self._named()
+            self._watch.called(here, of, begin, result)
             if here.took_gradient:
                 checks = self._checks = self._watch.with_gradient(here, checks, self._function)
                 kept = kept or (arguments, named)
             if kept is not None and checks is not None:
-                self._watch.check_gradients(checks, here, *kept)
+                self._watch.check_gradients(checks, here, of, *kept)
         except Exception as error:
             say_failed(error)
         return result
@@ -181,14 +182,22 @@ class JaxWatch:
             return None
 
     def check_gradients(
-        self, checks: ProgramChecks, here: Here, arguments: tuple[Any, ...], named: dict[str, Any]
+        self,
+        checks: ProgramChecks,
+        here: Here,
+        of: Function,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
     ) -> None:
         """The function has been called with these."""
-        if here.of is None or self._is_tracing():
+        if self._is_tracing():
             return
-        cost = self.steps.functions.of_compiles(here.of.name).cost_seconds
-        if checks.check(arguments, named, cost):
-            self.steps.forget(here)  # the time that a check takes is not the step's
+        begin, cost = monotonic(), self.steps.functions.of_compiles(of.name).cost_seconds
+        if checks.check(arguments, named, cost):  # which takes time that is not the step's
+            if here.steps:
+                here.begin += monotonic() - begin
+            else:
+                self.steps.forget(here)
 
     def failed(self, here: Here, of: Function, error: BaseException) -> None:
         if not here.steps and not self._is_tracing():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from firstlight.telemetry.watch.differentiated import Place
 
+#: Functions, arguments and their attributes that are looked through for tracers.
+_MAX_THINGS = 10_000
 #: Of an equation, after what goes in.
 _PARTS = ("outvars", "primitive", "params", "effects", "source_info", "ctx")
 
@@ -85,6 +89,58 @@ def _primal(leaf: Any) -> Any:
     while hasattr(leaf, "primal"):
         leaf = leaf.primal
     return leaf
+
+
+def tracers_in(things: Any) -> set[int]:
+    """The tracers, by their `id`, that functions and arguments hold.
+
+    What a function has from around it and what it is given as a variable may be one and the same
+    variable of a program: there they cannot be told apart.
+    """
+    import jax
+
+    found: set[int] = set()
+    seen: set[int] = set()
+    left = [things]
+    while left and len(seen) < _MAX_THINGS:
+        for one in _leaves(left.pop()):
+            if isinstance(one, jax.core.Tracer):
+                found.add(id(one))
+            elif id(one) not in seen:
+                seen.add(id(one))
+                left += _held_by(one)
+    return found
+
+
+def _leaves(tree: Any) -> list[Any]:
+    import jax
+
+    try:
+        leaves: list[Any] = jax.tree_util.tree_leaves(tree)
+    except Exception:  # a dictionary whose keys have no order
+        return list(tree.values()) if isinstance(tree, dict) else []
+    return leaves
+
+
+def _held_by(one: Any) -> list[Any]:
+    """What a function has from around it, or an object as its attributes."""
+    if isinstance(one, (type, ModuleType)):
+        return []
+    if isinstance(one, partial):
+        return [one.func, one.args, one.keywords]
+    if isinstance(one, MethodType):
+        return [one.__func__, one.__self__]
+    held = [getattr(one, "__dict__", None), getattr(one, "__wrapped__", None)]
+    if isinstance(one, FunctionType):
+        held += [one.__defaults__, one.__kwdefaults__, *map(_contents, one.__closure__ or ())]
+    return held
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
 
 
 def is_real(leaf: Any) -> bool:
