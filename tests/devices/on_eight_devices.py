@@ -15,11 +15,13 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from firstlight import histfactory as hf
-from firstlight import losses
+from firstlight import losses, telemetry
 from firstlight.histfactory.devices import MIN_POINTS, devices_for
+from firstlight.telemetry import metrics
+from firstlight.telemetry.watch import gradient_checks
 
 FOUND: dict[str, Any] = {"compiled": {}}
 COMPILES = [0]
@@ -106,6 +108,52 @@ def training(model: hf.Model) -> None:
     FOUND["gradient of the step"] = float(np.abs(slope).max())
 
 
+def watched_gradients() -> None:
+    """Steps within `shard_map`, under watch: results of checks by the factor of a rule, of which 2
+    is right, and by whether JAX tells arrays apart that are the same on all devices."""
+    gradient_checks._MAX_SHARE, gradient_checks._EVERY_SECONDS = 1e12, 0.0
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))
+    rng = np.random.default_rng(3)
+    events = rng.normal(size=(16, 3)).astype(np.float32)
+    for is_checked in (True, False):
+        for factor in (2.0, 1.0):
+            watch = telemetry.start(gradient_seconds=600, interval_seconds=3600)
+            step = jax.jit(step_on_shards(mesh, factor, is_checked))
+            same = NamedSharding(mesh, PartitionSpec())
+            weights = jax.device_put(np.array([0.3, -0.2, 0.5], np.float32), same)
+            for _ in range(6):
+                weights = step(weights, events)
+            FOUND[f"gradients {factor} {is_checked}"] = {
+                sample.labels[0]: sample.value
+                for sample in watch.samples()
+                if sample.metric is metrics.GRADIENT_CHECKS
+            }
+            telemetry.stop()
+
+
+def step_on_shards(mesh: Any, factor: float, is_checked: bool) -> Any:
+    @jax.custom_vjp
+    def square(x: Any) -> Any:
+        return x**2
+
+    square.defvjp(lambda x: (x**2, x), lambda x, g: (factor * g * x,))
+
+    def step(weights: Any, events: Any) -> Any:
+        def own(w: Any) -> Any:
+            return jnp.mean(square(events @ w))
+
+        def common(w: Any) -> Any:
+            return jax.lax.pmean(own(w), ("a", "b"))
+
+        gradient = jax.grad(own)(weights) + jax.grad(common)(weights)
+        return weights - 1e-3 * (gradient if is_checked else jax.lax.pmean(gradient, ("a", "b")))
+
+    spread, same = PartitionSpec(("a", "b")), PartitionSpec()
+    return jax.shard_map(
+        step, mesh=mesh, in_specs=(same, spread), out_specs=same, check_vma=is_checked
+    )
+
+
 def one_channel(bins: int) -> hf.Model:
     flat = [40.0 + 5 * i for i in range(bins)]
     jes = {"hi_data": [1.1 * n for n in flat], "lo_data": [0.92 * n for n in flat]}
@@ -136,6 +184,7 @@ def main() -> None:
     fits(model)
     likelihoods(model)
     training(model)
+    watched_gradients()
     print(json.dumps(FOUND))
 
 

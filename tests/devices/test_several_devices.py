@@ -72,6 +72,17 @@ def test_a_data_parallel_step_has_the_gradient_of_all_events(found: dict[str, An
     assert max(found["step in 32 bits"]) < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_gradient_that_is_taken_on_each_device_is_checked_under_watch(
+    found: dict[str, Any], is_checked: bool
+) -> None:
+    """Two of them, in turns: of a value of each device, and of one that is the same on all."""
+    assert found[f"gradients 2.0 {is_checked}"] == {"ok": 6}
+    wrong = found[f"gradients 1.0 {is_checked}"]
+    assert set(wrong) == {"uncertain", "wrong"} and wrong["wrong"] >= 2
+
+
 @pytest.mark.parametrize("devices", [0, 10**6, "cpu", [], ["cpu:0"], True])
 def test_what_is_no_device_is_refused(devices: Any) -> None:
     """Also where there is too little to do for any."""

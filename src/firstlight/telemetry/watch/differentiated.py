@@ -23,6 +23,7 @@ from firstlight.telemetry.watch.equations import (
     refuse_effects,
     variables,
 )
+from firstlight.telemetry.watch.shards import Shards
 
 #: Equations whose inner program has the same inputs.
 _CALLS = frozenset(
@@ -112,6 +113,8 @@ class Differentiated:
         is_here = there.issuperset([*self._moved, *self._held])
         if not (self._pairs and is_here) or (batched and taken.value.axis is None):
             raise NotCheckedError(NotChecked.OUT_OF_REACH)
+        spread = [e for e in found.within if e.equation.primitive.name == "shard_map"]
+        self._shards = Shards.of(spread[0].equation) if spread else None
         self._equations = list(all_equations(self._function))
         self._function = for_differences(self._function)
         stops = any(e.primitive.name == "stop_gradient" for e in self._equations)
@@ -147,16 +150,36 @@ class Differentiated:
     def _sample(self, *arguments: Any) -> Any:
         """Whether the program comes to the gradient with these; and there: what is differentiated
         with respect to, the gradient, what else the function uses. Of a loop, the first pass."""
-        program, values, comes = self._program, list(arguments), True
-        for entered in self._found.within:
-            values = evaluated(program, values, entered.equation.invars)
-            if entered.equation.primitive.name == "cond":
-                comes = comes & (values[0] == entered.branch)
-            values, program = _inputs(entered, values), entered.program
-        slopes = [g.variable for _, g in self._pairs]
-        found = evaluated(program, values, [*self._moved, *self._held, *slopes])
-        x, held = found[: len(self._moved)], found[len(self._moved) : -len(slopes)]
-        return comes, x, self._by_variable(x, found[-len(slopes) :]), held
+        comes, found = self._sampled(self._program, list(arguments), self._found.within)
+        number = len(self._moved)
+        return comes, found[:number], found[number : 2 * number], found[2 * number :]
+
+    def _sampled(
+        self, program: Any, values: list[Any], within: tuple[Entered, ...]
+    ) -> tuple[Any, list[Any]]:
+        if not within:
+            slopes = [g.variable for _, g in self._pairs]
+            found = evaluated(program, values, [*self._moved, *slopes, *self._held])
+            x, rest = found[: len(self._moved)], found[len(self._moved) :]
+            return True, x + self._by_variable(x, rest[: len(slopes)]) + rest[len(slopes) :]
+        entered, further = within[0], within[1:]
+        name = entered.equation.primitive.name
+        values = evaluated(program, values, entered.equation.invars)
+        if name == "shard_map" and self._shards is not None:
+            return True, self._on_shards(self._shards, entered.program, values, further)
+        comes, found = self._sampled(entered.program, _inputs(entered, values), further)
+        return (comes & (values[0] == entered.branch) if name == "cond" else comes), found
+
+    def _on_shards(
+        self, shards: Shards, program: Any, values: list[Any], within: tuple[Entered, ...]
+    ) -> list[Any]:
+        if any(entered.equation.primitive.name in ("cond", "shard_map") for entered in within):
+            raise NotCheckedError(NotChecked.OUT_OF_REACH)  # some may come there, others not
+        specs = shards.specs([*self._moved, *self._moved, *self._held])
+        run = shards.run(
+            lambda *local: self._sampled(program, list(local), within)[1], shards.in_specs, specs
+        )
+        return list(run(*values))
 
     def _by_variable(self, x: list[Any], slopes: list[Any]) -> list[Any]:
         sums: dict[Any, Any] = {}
@@ -167,7 +190,7 @@ class Differentiated:
         return [sums[v] for v in self._moved]
 
     def _at(self, x: list[Any], _: list[Any], held: list[Any]) -> Any:
-        return call(self._function, *x, *held).sum()
+        return self._value(*x, *held)
 
     def _beside(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
         """At `x`, with what `stop_gradient` is given as at `center`: it is constant for a gradient.
@@ -177,7 +200,19 @@ class Differentiated:
         import jax
 
         both = [jax.numpy.stack(pair) for pair in zip(center, x, strict=True)]
-        return jax.vmap(lambda *moved: call(self._function, *moved, *held).sum())(*both)[1]
+        return jax.vmap(lambda *moved: self._value(*moved, *held))(*both)[1]
+
+    def _value(self, *values: Any) -> Any:
+        if self._shards is None:
+            return call(self._function, *values).sum()
+        specs = self._shards.specs([*self._moved, *self._held])
+        out = self._shards.specs([self._found.taken.value.variable])
+
+        def on_each(*local: Any) -> list[Any]:
+            own = [one[0] if spec else one for one, spec in zip(local, specs, strict=True)]
+            return [call(self._function, *own).sum()]
+
+        return self._shards.run(on_each, specs, out)(*values)[0].sum()
 
 
 def _pairs(taken: Taken, there: set[Any]) -> list[tuple[Place, Place]]:
