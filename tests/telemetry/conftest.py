@@ -22,7 +22,9 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def watch() -> Iterator[ProcessWatch]:
     """Looks when it is asked only."""
-    yield telemetry.start("127.0.0.1:0", interval_seconds=3600, max_functions=6)
+    yield telemetry.start(
+        "127.0.0.1:0", interval_seconds=3600, max_functions=6, gradient_seconds=600
+    )
     telemetry.stop()
 
 

@@ -182,7 +182,7 @@ def test_a_step_is_the_same_program_and_gives_the_same_bits_under_watch(
 
     expected = trained(make(square))
     times = len(traced)
-    watch = telemetry.start(interval_seconds=3600)
+    watch = telemetry.start(interval_seconds=3600, gradient_seconds=600)
     found = trained(make(square))
     counts = everything(watch)
     telemetry.stop()
