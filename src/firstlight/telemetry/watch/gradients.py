@@ -29,7 +29,7 @@ from firstlight.telemetry.watch.tracers import (
     tracers_in,
 )
 from firstlight.trace.record.program_errors import leave_out_caller
-from firstlight.trace.record.replacements import Replacements, named_like
+from firstlight.trace.record.replacements import Replacements, itself, named_like
 
 #: An attribute of a function whose gradients are watched.
 _CHECKS = "_firstlight_gradients"
@@ -236,11 +236,7 @@ class GradientFunction:
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        return _itself, (self._made,)
-
-
-def _itself(function: Any) -> Any:
-    return function
+        return itself, (self._made,)
 
 
 class _Checks(dict[Any, ProgramChecks]):

@@ -20,7 +20,7 @@ from firstlight.telemetry.watch.guard import say_failed
 from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
 from firstlight.telemetry.watch.tracers import tracing_test
 from firstlight.trace.record.program_errors import leave_out_caller
-from firstlight.trace.record.replacements import Replacements, named_like
+from firstlight.trace.record.replacements import Replacements, itself, named_like
 
 
 class JittedFunction:
@@ -99,7 +99,7 @@ class JittedFunction:
         return repr(self._function)
 
     def __reduce__(self) -> Any:
-        return _itself, (self._function,)
+        return itself, (self._function,)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # isinstance sees the function
@@ -255,7 +255,3 @@ class JaxWatch:
             return result
 
         return named_like(wait, original)
-
-
-def _itself(function: Any) -> Any:
-    return function
