@@ -65,8 +65,8 @@ def asked(server: Server, loop: Loop) -> Seen:
         port = listener.sockets[0].getsockname()[1]
         seen = await ask(Target("127.0.0.1", port, "/", b"{}"), loop)
         listener.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*left)  # each sees that its client has gone
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait_for(asyncio.gather(*left), 20)  # each sees that its client has gone
         return seen
 
     return asyncio.run(body())
@@ -145,6 +145,36 @@ def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> Non
     # is seen is lost: every one is accounted for.
     assert seen.statuses.keys() <= {200, BROKEN} and seen.statuses[200] > 15
     assert seen.statuses.total() == 30 and seen.unsent == 0
+
+
+def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect = asyncio.BaseEventLoop.create_connection
+    made: list[asyncio.Transport] = []
+
+    async def late(loop: Any, *arguments: Any, **options: Any) -> Any:
+        transport, protocol = await connect(loop, *arguments, **options)
+        for _ in range(100 * len(made)):  # the answer is there before the second connection
+            await asyncio.sleep(0)
+        made.append(transport)
+        return transport, protocol
+
+    async def once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer(200))
+        return False
+
+    async def body() -> None:
+        async with await asyncio.start_server(Server(once).serve, "127.0.0.1", 0) as listener:
+            port = listener.sockets[0].getsockname()[1]
+            target = Target("127.0.0.1", port, "/", b"{}")
+            seen = await ask(target, Loop(connections=1, seconds=0.01, rate=100.0))
+            assert seen.statuses == {200: 1}
+            assert [transport.is_closing() for transport in made] == [True, True]
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", late)
+    asyncio.run(body())
 
 
 def test_answers_in_chunks_and_what_is_no_answer() -> None:

@@ -124,6 +124,7 @@ class _Asking:
         self._due: deque[float] = deque()  # times at which requests should have left
         self._sent = self._waiting = 0
         self._ended = asyncio.Event()
+        self._replacing: set[asyncio.Task[None]] = set()
         self._begin = self._stop = 0.0
 
     async def run(self) -> Seen:
@@ -141,6 +142,8 @@ class _Asking:
         if self._waiting:
             await asyncio.wait_for(self._ended.wait(), self._loop.seconds + 60.0)
         self._seen.seconds = time.perf_counter() - self._begin
+        if self._replacing:
+            await asyncio.wait(self._replacing)
         free, self._free = self._free, []
         for connection in free:
             if connection.transport is not None:
@@ -185,7 +188,7 @@ class _Asking:
             self._seen.refusals.append(now - connection.due)
         self._waiting -= 1
         if connection.transport is None or connection.transport.is_closing():
-            asyncio.get_running_loop().create_task(self._replace())
+            self._begin_replacing()
             return
         self._next(connection, now)
 
@@ -193,7 +196,12 @@ class _Asking:
         """The server has ended a connection that was not in use."""
         if connection in self._free:
             self._free.remove(connection)
-            asyncio.get_running_loop().create_task(self._replace())
+            self._begin_replacing()
+
+    def _begin_replacing(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._replace())
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
 
     async def _replace(self) -> None:
         """Another connection for one that the server ended."""
