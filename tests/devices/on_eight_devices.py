@@ -11,6 +11,7 @@ from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # as in the test processes
 
 import jax
 import jax.numpy as jnp
