@@ -126,6 +126,7 @@ BEFORE_THE_PROGRAM = (
     "record.marks",
     "record.program_errors",
     "record.recorder",
+    "record.whole_process",
     "startup",
 )
 
