@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from firstlight import histfactory as hf
 from firstlight.histfactory.array_slopes import array_slopes
+from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.layout import Sizes, natural_sizes, padded_sizes, shortages
 from firstlight.histfactory.likelihood import nll
 from firstlight.histfactory.programs import compiler_options
@@ -601,3 +603,13 @@ def test_forward_mode_and_second_derivatives_work_in_64_bits(make: Any) -> None:
         along, second = both(jnp.asarray(point))
     assert float(along) == pytest.approx(float(hf.gradient(model, point) @ direction), rel=1e-11)
     np.testing.assert_allclose(second, hf.hessian(model, point), rtol=1e-10, atol=1e-8)
+
+
+def test_the_pickle_of_a_prepared_model_holds_no_copy_on_a_device(make: Any) -> None:
+    """Whoever loads it, such as a worker that runs frozen fits, would have to import JAX."""
+    model = hf.load(make.counting([5.0], [50.0], [52.0], make.normsys("xsec", 0.9, 1.1)))
+    ready = prepared(model)
+    assert "jax" in type(ready.on_device.nominal).__module__
+    sent = pickle.dumps(ready)
+    assert b"jax" not in sent
+    assert np.array_equal(pickle.loads(sent).nominal, ready.nominal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,6 +47,10 @@ class Prepared:
     tau: Array  # rate of Poisson constraints, else 0 [parameter]
     constraint_constant: Array  # Σ ln σ√2π
     codes: tuple[str, str] = field(metadata={"static": True}, default=("code4", "code4p"))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without copies on devices: whoever gets the pickle of a result need not import JAX."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
     def blocks(self) -> tuple[int, int]:
