@@ -27,10 +27,10 @@ class Exporter:
 
     def text(self) -> bytes:
         """Every metric of the catalogue, in its order, also where nothing was counted yet."""
-        by_metric: dict[str, list[str]] = {
+        by_metric: dict[str, list[bytes]] = {
             metric.name: [
-                f"# HELP {metric.name} {metric.about}",
-                f"# TYPE {metric.name} {metric.kind.value}",
+                f"# HELP {metric.name} {metric.about}".encode(),
+                f"# TYPE {metric.name} {metric.kind.value}".encode(),
             ]
             for metric in CATALOGUE
         }
@@ -41,15 +41,15 @@ class Exporter:
                 if metric.name not in by_metric:
                     say_unknown(metric)
                     continue
-                known = written[series] = _Written(_pattern(metric, labels))
+                known = written[series] = _Written(_pattern(metric, labels).encode())
             state = sum(series.counts) if isinstance(series, Histogram) else series.value
             if state != known.state:
                 known.state, known.text = state, known.pattern % _numbers(series)
             by_metric[metric.name].append(known.text)
         for metric, labels, value in (*self._values.gauges(), *process_samples()):
             assert not isinstance(value, Histogram)
-            by_metric[metric.name].append(_pattern(metric, labels) % _number(value))
-        return "\n".join([*chain.from_iterable(by_metric.values()), ""]).encode()
+            by_metric[metric.name].append(_pattern(metric, labels).encode() % _number(value))
+        return b"\n".join([*chain.from_iterable(by_metric.values()), b""])
 
 
 class _Written:
@@ -57,12 +57,12 @@ class _Written:
 
     __slots__ = ("pattern", "state", "text")
 
-    def __init__(self, pattern: str) -> None:
-        self.pattern, self.text = pattern, ""
+    def __init__(self, pattern: bytes) -> None:
+        self.pattern, self.text = pattern, b""
         self.state = -1.0  # what was counted by then
 
 
-def _numbers(series: Counter | Histogram) -> tuple[int | str, ...]:
+def _numbers(series: Counter | Histogram) -> tuple[int | bytes, ...]:
     if isinstance(series, Counter):
         return (_number(series.value),)
     counts = tuple(accumulate(series.counts))
@@ -86,6 +86,6 @@ def _braces(pairs: list[str]) -> str:
     return f"{{{','.join(sorted(pairs))}}}" if pairs else ""
 
 
-def _number(value: float) -> str:
+def _number(value: float) -> bytes:
     text = repr(float(value))
-    return _SPECIAL.get(text, text)
+    return _SPECIAL.get(text, text).encode()
