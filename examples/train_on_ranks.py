@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_on_ranks.py [--epochs 30]
 
-Every rank simulates events of its own. `SoftHistogram(..., group=...)` fills a histogram with the
+Every rank simulates its own events. `SoftHistogram(..., group=...)` fills a histogram with the
 events of all ranks, so that every step follows the gradient of one significance, that of the whole
 batch: the mean of the ranks' own significances would be another, smaller number. All ranks make the
 same fits.
@@ -14,6 +14,7 @@ Runs with gloo on CPUs and with NCCL on GPUs. Needs `pip install '.[jax,torch]'`
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from typing import Any
 
@@ -44,15 +45,9 @@ def workspace() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=30)
-    epochs = parser.parse_args().epochs
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+def train(epochs: int, device: torch.device) -> tuple[list[float], bool]:
+    """The expected significance at every step, and whether the ranks end with equal networks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-
     torch.manual_seed(rank)  # other events on each rank; DDP copies the network of rank 0
     signal = torch.randn((EVENTS, 2)) + torch.tensor([0.8, 0.5])
     background = torch.randn((EVENTS, 2)) - torch.tensor([0.8, 0.5])
@@ -80,9 +75,24 @@ def main() -> None:
     smallest, largest = mine.clone(), mine.clone()
     dist.all_reduce(smallest, dist.ReduceOp.MIN)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
-    if rank == 0:
-        print(f"{ranks} ranks: expected Z0 from {values[0]:.2f} to {values[-1]:.2f}")
-        print(f"networks equal: {bool((smallest == largest).all())}")
+    return values, bool((smallest == largest).all())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=30)
+    epochs = parser.parse_args().epochs
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    values, equal = train(epochs, device)
+    # DistributedDataParallel is part of reference cycles. If it outlives the group, gloo's threads
+    # outlive the interpreter, which now and then aborts a process that is done.
+    gc.collect()
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks: ", end="")
+        print(f"expected Z0 from {values[0]:.2f} to {values[-1]:.2f}")
+        print(f"networks equal: {equal}")
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ Rank 0 prints, as JSON, how far the averaged gradient is from that of one proces
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Any
@@ -93,6 +94,7 @@ def main() -> None:
     dist.all_reduce(agreed)
     if rank == 0:
         print(json.dumps({**found, "refused by": int(agreed)}))
+    gc.collect()  # as in examples/train_on_ranks.py
     dist.destroy_process_group()
 
 
