@@ -329,12 +329,12 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_a_port_in_use_is_named() -> None:
-    from firstlight.serve.grpc_server import GrpcAddressError
+    from firstlight.serve.http_server import AddressError
 
     async def body() -> None:
         async with serving() as served:
             port = int(served.address.rpartition(":")[2])
-            with pytest.raises(GrpcAddressError, match="--grpc-port"):
+            with pytest.raises(AddressError, match="--grpc-port"):
                 await GrpcServer(served.app, Limits()).listen("127.0.0.1", port)
 
     asyncio.run(body())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import seconds
+from firstlight.cli.values import between, seconds
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -36,20 +36,11 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("url", metavar="URL", help="where to POST, such as http://127.0.0.1:8000/models/mlp")
-    add(
-        "-c",
-        "--connections",
-        type=_connections,
-        default=32,
-        help="concurrent connections (default: 32)",
-    )
+    add("-c", "--connections", type=between(1, 1024), default=32,
+        help="concurrent connections (default: 32)")  # fmt: skip
     add("--seconds", type=seconds, default=10.0, help="length of a round (default: 10)")
-    add(
-        "--rounds",
-        type=_rounds,
-        default=3,
-        help="number of rounds, each with new connections (default: 3)",
-    )
+    add("--rounds", type=between(1, 1000), default=3,
+        help="number of rounds, each with new connections (default: 3)")  # fmt: skip
     add("--rate", type=_rate, help="requests per second, in an open loop")
     add("--requests", type=int, metavar="N", help="requests per round, at most")
     add("--body", type=Path, metavar="FILE", help="body of the requests")
@@ -110,21 +101,6 @@ async def _measured(target: Target, loop: Loop, rounds: int, out: Path | None) -
     print(f"Run: {run.path}")
     codes = {code for seen in loads for code in seen.statuses}
     return 0 if all(200 <= code < 300 or code == 429 for code in codes) else 1
-
-
-def _connections(text: str) -> int:
-    return _between(text, 1, 1024)
-
-
-def _rounds(text: str) -> int:
-    return _between(text, 1, 1000)
-
-
-def _between(text: str, low: int, high: int) -> int:
-    value = int(text)
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"must be {low} to {high}")
-    return value
 
 
 def _rate(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import seconds
+from firstlight.cli.values import between, seconds
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -41,14 +41,11 @@ def add_to(commands: Commands) -> None:
         help="files with models, or frozen functions; see docs/serve.md")  # fmt: skip
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    add("--port", type=_port, default=8000, help="port to listen on; 0: any (default: 8000)")
-    add(
-        "--grpc-port",
-        type=_port,
-        help="port for the same protocol over gRPC; 0: any",
-    )
+    port = between(0, 65535)
+    add("--port", type=port, default=8000, help="port to listen on; 0: any (default: 8000)")
+    add("--grpc-port", type=port, help="port for the same protocol over gRPC; 0: any")
     add("--otlp", metavar="URL", help="send traces and metrics to a collector, http://HOST:4318")
-    add("--readers", type=_count, default=0, metavar="N",
+    add("--readers", type=between(0, 64), default=0, metavar="N",
         help="processes that read requests (default: 0, the server itself does)")  # fmt: skip
     add("--token-file", metavar="FILE", help="the bearer token that clients must send")
     add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more (4G)")
@@ -89,30 +86,24 @@ def handle(options: argparse.Namespace) -> int:
     if options.grpc_port is not None:
         _require_installed("--grpc-port", "grpc", "grpc", "google.protobuf")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
-    from dataclasses import replace
     from functools import partial
 
     from firstlight.serve.http_server import Limits
     from firstlight.serve.running import Settings, run
     from firstlight.serve.targets import declared, need_jax
 
-    limits = Limits()
-    if options.max_body:
-        limits = replace(limits, body_bytes=options.max_body)
-    if options.request_seconds:
-        limits = replace(limits, request_seconds=options.request_seconds)
-    with_jax = bool(options.hf) or need_jax(options.targets)
+    given = {"body_bytes": options.max_body, "request_seconds": options.request_seconds}
     settings = Settings(
         options.host,
         options.port,
         token,
-        options.memory_limit,
-        options.drain_seconds,
-        limits,
-        options.grpc_port,
-        _traces(options),
-        with_jax,
-        options.readers,
+        max_bytes=options.memory_limit,
+        drain_seconds=options.drain_seconds,
+        limits=Limits(**{name: value for name, value in given.items() if value}),
+        grpc_port=options.grpc_port,
+        otlp=_traces(options),
+        with_jax=bool(options.hf) or need_jax(options.targets),
+        readers=options.readers,
     )
     if options.otlp:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too
@@ -129,6 +120,7 @@ def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     from firstlight.cluster.connection import parse, require_ray
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated
+    from firstlight.serve.running import print_line
 
     on = parse(options.on)
     require_ray()
@@ -136,10 +128,7 @@ def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     scale = Scale(least, most, options.replica_cpus, options.replica_gpus)
     what = Replicated(tuple(options.targets), options.hf, settings, is_local=on.address is None)
 
-    def say(line: str) -> None:
-        print(f"firstlight: {line}", flush=True)
-
-    return serve_on(on, what, scale, say)
+    return serve_on(on, what, scale, print_line)
 
 
 def _traces(options: argparse.Namespace) -> Sampled | None:
@@ -175,20 +164,6 @@ def _require_installed(what: str, extra: str, *modules: str) -> None:
         raise FirstlightError(
             f"{what} needs {', '.join(missing)}: pip install 'firstlight[{extra}]'."
         )
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError("must be 0 to 65535")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 64:
-        raise argparse.ArgumentTypeError("must be 0 to 64")
-    return value
 
 
 def _replicas(text: str) -> tuple[int, int]:

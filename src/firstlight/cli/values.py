@@ -37,6 +37,19 @@ def processes(text: str) -> int:
     return value
 
 
+def between(low: int, high: int) -> Callable[[str], int]:
+    """What parses a whole number in this range."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must be {low} to {high}")
+        return value
+
+    parse.__name__ = "whole number"  # which argparse names where it is not a number at all
+    return parse
+
+
 def _positive(limit: float, unit: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         value = float(text)

@@ -17,8 +17,8 @@ from firstlight.cluster.connection import Where, connected
 from firstlight.cluster.errors import ClusterError
 from firstlight.cluster.serving_front import Front
 from firstlight.cluster.serving_replica import BOARD, NAMESPACE, Board, Replica, Replicated
-from firstlight.serve.http_server import Server
-from firstlight.serve.running import AddressError, Settings
+from firstlight.serve.http_server import AddressError, Server, address
+from firstlight.serve.running import BACKLOG, DRAINING, Settings, while_any
 from firstlight.serve.targets import declared
 
 _NAME = "firstlight"
@@ -77,7 +77,8 @@ def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
                 # Other machines get the files from here.
                 files = None if what.is_local else os.getcwd()
                 ray = stack.enter_context(connected(on, files))
-            _on_signal(_interrupt)
+            for number in _STOPPING:
+                signal.signal(number, _interrupt)
             board = _started(ray, stack, what, scale)
             uvloop.run(_front(ray, board, listening, what.settings, say, begin))
     except _StoppedError:
@@ -147,9 +148,9 @@ async def _front(
     server = Server(front, settings.limits)
     for number in _STOPPING:
         loop.add_signal_handler(number, stop.set)
-    listener = await loop.create_server(server.connection, sock=listening, backlog=2048)
+    listener = await loop.create_server(server.connection, sock=listening, backlog=BACKLOG)
     host, port = listening.getsockname()[:2]
-    say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, replicas by Ray Serve")
+    say(f"listening on http://{address(host, port)}, replicas by Ray Serve")
     watching = [
         loop.create_task(_watch(ray, board, front, say)),
         loop.create_task(front.drop_abandoned()),
@@ -158,12 +159,10 @@ async def _front(
         await asyncio.sleep(0.05)
     say(f"ready after {time.time() - begin:.2f} s")
     await stop.wait()
-    say("draining: requests that have arrived are answered, new ones are not taken")
+    say(DRAINING)
     listener.close()
     server.drain()
-    end = time.perf_counter() + settings.drain_seconds
-    while server.connections and time.perf_counter() < end:
-        await asyncio.sleep(0.02)
+    await while_any(lambda: len(server.connections), settings.drain_seconds)
     for task in watching:
         task.cancel()
     front.update([])
@@ -195,17 +194,9 @@ def _reason(text: str) -> str:
 
 def _listening(settings: Settings) -> socket.socket:
     try:
-        return socket.create_server((settings.host, settings.port), backlog=2048)
+        return socket.create_server((settings.host, settings.port), backlog=BACKLOG)
     except OSError as error:
-        raise AddressError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}. "
-            "Choose another --port, or 0 for any that is free."
-        ) from None
-
-
-def _on_signal(action: Callable[..., None]) -> None:
-    for number in _STOPPING:
-        signal.signal(number, action)
+        raise AddressError(address(settings.host, settings.port), error=error) from None
 
 
 def _interrupt(*_: Any) -> None:

@@ -113,13 +113,7 @@ class Replica:
         with suppress(Exception):
             self._telling.cancel()
             await self._board.drop.remote(self._report.name)
-        service = self._service
-        service.app.ready, service.app.draining = False, True
-        self._listener.close()
-        service.server.drain()
-        end = time.perf_counter() + service.settings.drain_seconds
-        while service.server.connections and time.perf_counter() < end:
-            await asyncio.sleep(0.02)
+        await self._service.drain(self._listener)
 
 
 def _own_address(ray: Any) -> str:

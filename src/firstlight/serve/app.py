@@ -27,9 +27,11 @@ JSON, BINARY = b"application/json", b"application/octet-stream"
 HTML, TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
 #: Seconds; `timeout` of the inference protocol is the other way to give one.
 TIMEOUT_HEADER = b"firstlight-timeout"
-LONGEST_TIMEOUT = 3600.0
+MAX_TIMEOUT = 3600.0
 #: "true": answer with the canary, where there is one.
 CANARY_HEADER = b"firstlight-canary"
+#: Of the W3C trace context.
+TRACE_HEADERS = b"traceparent", b"tracestate"
 STATUS = {
     Reason.QUEUE_FULL: (429, "the queue is full"),
     Reason.DEADLINE: (429, "the queue is too long for the request's deadline"),
@@ -71,22 +73,32 @@ class Handler(Protocol):
         """Answer, now or when the result is there; never raises."""
 
 
-class _Inference(Job):
-    """A job whose outcome is the answer to an exchange; without `asked`, in plain JSON."""
+class ExchangeJob(Job):
+    """A job that somebody has sent in an exchange."""
 
-    __slots__ = ("asked", "exchange", "served")
+    __slots__ = ("exchange", "served")
 
-    def __init__(
-        self, rows: Rows, deadline: float, exchange: Exchange, served: Served, asked: Asked | None
-    ) -> None:
+    def __init__(self, rows: Rows, deadline: float, exchange: Exchange, served: Served) -> None:
         super().__init__(rows, deadline, exchange.arrived)
-        self.exchange, self.served, self.asked = exchange, served, asked
+        self.exchange, self.served = exchange, served
 
     def is_gone(self) -> bool:
         return self.exchange.is_gone()
 
     def trace_context(self) -> tuple[bytes | None, bytes | None]:
         return trace_context(self.exchange.headers)
+
+
+class _Inference(ExchangeJob):
+    """A job whose outcome is the answer to an exchange; without `asked`, in plain JSON."""
+
+    __slots__ = ("asked",)
+
+    def __init__(
+        self, rows: Rows, deadline: float, exchange: Exchange, served: Served, asked: Asked | None
+    ) -> None:
+        super().__init__(rows, deadline, exchange, served)
+        self.asked = asked
 
     def finish(self, outcome: Result | Refusal) -> None:
         try:
@@ -145,9 +157,9 @@ def timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= LONGEST_TIMEOUT:
+    if not 0 < seconds <= MAX_TIMEOUT:
         raise InvalidRequestError(
-            f"{TIMEOUT_HEADER.decode()}: give seconds, more than 0 and at most {LONGEST_TIMEOUT:g}."
+            f"{TIMEOUT_HEADER.decode()}: give seconds, more than 0 and at most {MAX_TIMEOUT:g}."
         )
     return seconds
 
@@ -162,19 +174,24 @@ def deadline_of(
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes | None]:
-    """As W3C has it: traceparent and tracestate."""
-    return headers.get(b"traceparent"), headers.get(b"tracestate")
+    """traceparent and tracestate."""
+    parent, state = TRACE_HEADERS
+    return headers.get(parent), headers.get(state)
 
 
 def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
     """Answer that there is no result, and count why."""
     status, why = STATUS[refusal.reason]
-    served.rejected(refusal.reason.value).add()
-    served.code(status).add()
+    served.refused(refusal.reason.value, status)
     more = b""
     if status in (429, 503):
-        more = b"retry-after: %d\r\n" % max(1, math.ceil(refusal.retry_seconds))
+        more = b"retry-after: %d\r\n" % retry_after(refusal.retry_seconds)
     exchange.answer(status, [_encode({"error": f"{served.model.name}: {why}."})], more=more)
+
+
+def retry_after(seconds: float) -> int:
+    """Whole seconds, as the header gives them."""
+    return max(1, math.ceil(seconds))
 
 
 def fail(
@@ -211,11 +228,11 @@ class App:
         pages: Pages = MappingProxyType({}),
         open_pages: Pages = MappingProxyType({}),
     ) -> None:
-        """token: what clients have to send; open_pages: for those who do not send it."""
+        """token: what clients have to send; open_pages: for requests without it."""
         self.models = models
         self.ready = self.draining = False
         self._engine = models.engine
-        self._token = token
+        self.token = token
         self._pages, self._open_pages = pages, open_pages
         self._unnamed = values.counter(metrics.REJECTED, "", "not_found")
         self._unauthorized = values.counter(metrics.REJECTED, "", "unauthorized")
@@ -232,8 +249,8 @@ class App:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
-        if self._token is not None and not self.is_allowed(exchange):
-            self._refuse_stranger(exchange, path)
+        if self.token is not None and not has_token(exchange, self.token):
+            self._answer_without_token(exchange, path)
             return
         found = self.models.paths.get(path)
         if found is not None:
@@ -306,22 +323,20 @@ class App:
                 context, arrived = trace_context(exchange.headers), exchange.arrived
                 self._engine.traces.refused(served.model, context, arrived, refusal.reason)
         except InvalidRequestError as error:
-            served.rejected("invalid").add()
-            served.code(error.status).add()
+            served.refused("invalid", error.status)
             raise
         if refusal is None:
             refusal = self._engine.submit(served.lanes[rows.sizes], job)
         if refusal is not None:
             refuse(exchange, served, refusal)
 
-    def _refuse_stranger(self, exchange: Exchange, path: bytes) -> None:
-        """Whoever has no token may ask for the health of the server, as probes do."""
+    def _answer_without_token(self, exchange: Exchange, path: bytes) -> None:
+        """Without a token, only the health of the server is answered, as probes need it."""
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)
             return
         if path in self._open_pages:
-            body, content_type = self._open_pages[path]()
-            exchange.answer(200, [body], content_type)
+            self._page(exchange, self._open_pages)
             return
         self._unauthorized.add()
         more = b"www-authenticate: Bearer\r\n"
@@ -346,18 +361,17 @@ class App:
             ]
             exchange.answer(200, [_encode(known)])
         elif path in self._pages:
-            body, content_type = self._pages[path]()
-            exchange.answer(200, [body], content_type)
+            self._page(exchange, self._pages)
         else:
             self._not_found(exchange)
+
+    def _page(self, exchange: Exchange, pages: Pages) -> None:
+        body, content_type = pages[exchange.path]()
+        exchange.answer(200, [body], content_type)
 
     def _not_found(self, exchange: Exchange) -> None:
         self._unnamed.add()
         fail(exchange, 404, "there is nothing here. See /openapi.json.")
-
-    def is_allowed(self, exchange: Exchange) -> bool:
-        """Whether it has the token, if there is one."""
-        return has_token(exchange, self._token)
 
 
 def _whole(text: bytes) -> int:

@@ -9,13 +9,22 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
 from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
-from firstlight.serve.loading import Arrays, Bucket, Loaded, LoadError, precision_scope
+from firstlight.serve.loading import (
+    Arrays,
+    Bucket,
+    Loaded,
+    LoadError,
+    example_rows,
+    measured,
+    precision_scope,
+)
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
 from firstlight.warmstart.frozen import artifact as content
@@ -24,9 +33,6 @@ from firstlight.warmstart.frozen.artifact import Artifact, Leaf, Program
 from firstlight.warmstart.frozen.executables import Executable, WithJax, WithoutJax
 from firstlight.warmstart.frozen.places import differences, differences_for_jax, this_place
 from firstlight.warmstart.frozen.sealing import opened
-
-#: Runs from which the cost of a bucket is taken.
-_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -281,15 +287,10 @@ def _bucket(
         placed.setdefault(i, executable.on_device(array))
     call = _calling(executable, given.inputs, placed, program)
     rows = program.batch.rows if program.batch else 1
-    example = [np.ones((rows, *tensor.sized({})), tensor.dtype) for tensor in signature.inputs]
-    call(*example)  # the first call is never the usual one
-    loaded = time.perf_counter()
-    seconds = []
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        call(*example)
-        seconds.append(time.perf_counter() - start)
-    return Bucket(rows, (), call, min(seconds), loaded - begin, True)
+    run = partial(call, *example_rows(signature, rows, ()))
+    run()  # the first call is never the usual one
+    load_seconds = time.perf_counter() - begin
+    return Bucket(rows, (), call, measured(run), load_seconds, True)
 
 
 def _calling(

@@ -8,7 +8,6 @@ is the client's error and not ours.
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -19,15 +18,32 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from firstlight.errors import FirstlightError
 from firstlight.serve import description
-from firstlight.serve.app import LONGEST_TIMEOUT, STATUS, App, Exchange, trace_context
+from firstlight.serve.app import (
+    MAX_TIMEOUT,
+    STATUS,
+    App,
+    Exchange,
+    ExchangeJob,
+    has_token,
+    retry_after,
+)
 from firstlight.serve.engine import Job, Refusal, Result
 from firstlight.serve.grpc_messages import SERVICE, message
-from firstlight.serve.http_server import Limits
+from firstlight.serve.http_server import AddressError, Limits, address
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
-from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged, as_array, shaped
+from firstlight.serve.tensors import (
+    Array,
+    InvalidRequestError,
+    Rows,
+    arranged,
+    as_array,
+    from_bytes,
+    require_datatype,
+    shaped,
+    unknown,
+)
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -51,10 +67,6 @@ _Request, _Response = message("ModelInferRequest"), message("ModelInferResponse"
 _OutputTensor = message("OutputTensor")
 
 
-class GrpcAddressError(FirstlightError):
-    """An address that cannot be listened on."""
-
-
 class _RefusedError(InvalidRequestError):
     """A request that the engine does not compute."""
 
@@ -62,12 +74,7 @@ class _RefusedError(InvalidRequestError):
         status, why = STATUS[refusal.reason]
         super().__init__(f"{served.model.name}: {why}.", status)
         self.retry_seconds = refusal.retry_seconds
-        _count(served, refusal)
-
-
-def _count(served: Served, refusal: Refusal) -> None:
-    served.rejected(refusal.reason.value).add()
-    served.code(STATUS[refusal.reason][0]).add()
+        served.refused(refusal.reason.value, status)
 
 
 class _Call(Exchange):
@@ -82,27 +89,23 @@ class _Call(Exchange):
         }
 
 
-class _Inference(Job):
+class _Inference(ExchangeJob):
     """A job that a call waits for; the call's end, for whatever reason, cancels the future."""
 
-    __slots__ = ("call", "outcome", "served")
+    __slots__ = ("outcome",)
 
     def __init__(self, rows: Rows, deadline: float, call: _Call, served: Served) -> None:
-        super().__init__(rows, deadline, call.arrived)
-        self.call, self.served = call, served
+        super().__init__(rows, deadline, call, served)
         self.outcome: asyncio.Future[Result | Refusal] = asyncio.get_running_loop().create_future()
 
     def is_gone(self) -> bool:
         return self.outcome.cancelled()
 
-    def trace_context(self) -> tuple[bytes | None, bytes | None]:
-        return trace_context(self.call.headers)
-
     def finish(self, outcome: Result | Refusal) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
         elif isinstance(outcome, Refusal):  # the deadline of the call ended it at its client too
-            _count(self.served, outcome)
+            self.served.refused(outcome.reason.value, STATUS[outcome.reason][0])
 
 
 class GrpcServer:
@@ -142,15 +145,12 @@ class GrpcServer:
 
     async def listen(self, host: str, port: int) -> int:
         """Begin to take calls; returns the port."""
-        where = f"[{host}]" if ":" in host else host
+        where = address(host, port)
         try:
-            bound: int = self._server.add_insecure_port(f"{where}:{port}")
+            bound: int = self._server.add_insecure_port(where)
         except RuntimeError:
             await self._server.stop(None)
-            raise GrpcAddressError(
-                f"{where}:{port} cannot be listened on. Choose another --grpc-port, or 0 for any "
-                "that is free."
-            ) from None
+            raise AddressError(where, "--grpc-port") from None
         await self._server.start()
         return bound
 
@@ -181,7 +181,10 @@ class GrpcServer:
             try:
                 call = _Call(context)
                 if not is_open:
-                    self._require_token(call)
+                    if not has_token(call, self._app.token):
+                        raise InvalidRequestError(
+                            "send the token: authorization: Bearer TOKEN.", 401
+                        )
                     self._take()
                 answer: bytes = (await method(body, call)).SerializeToString()
                 return answer
@@ -195,15 +198,11 @@ class GrpcServer:
                 print(f"firstlight: {name} failed: {error!r}", file=sys.stderr)
                 status, text = 500, "this request could not be handled."
             if retry_seconds is not None:
-                context.set_trailing_metadata((("retry-after", f"{_whole(retry_seconds)}"),))
+                context.set_trailing_metadata((("retry-after", str(retry_after(retry_seconds))),))
             await context.abort(_CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT), text)
             raise AssertionError("abort raises")
 
         return handle
-
-    def _require_token(self, call: _Call) -> None:
-        if not self._app.is_allowed(call):
-            raise InvalidRequestError("send the token: authorization: Bearer TOKEN.", 401)
 
     async def _live(self, _: bytes, __: _Call) -> Any:
         return message("ServerLiveResponse")(live=True)
@@ -246,8 +245,7 @@ class GrpcServer:
             rows, wanted = _rows(request, served), _wanted(request, served)
             deadline = call.arrived + _seconds(request, served, call)
         except InvalidRequestError as error:
-            served.rejected("invalid").add()
-            served.code(error.status).add()
+            served.refused("invalid", error.status)
             raise
         job = _Inference(rows, deadline, call, served)
         refusal = self._app.models.engine.submit(served.lanes[rows.sizes], job)
@@ -255,14 +253,8 @@ class GrpcServer:
         if isinstance(outcome, Refusal):
             raise _RefusedError(served, outcome)
         answer = _answer(request, served, wanted, job, outcome)
-        served.succeeded.value += 1
-        phase = served.cold if outcome.batch.cold else served.warm
-        phase.observe(time.perf_counter() - call.arrived)
+        served.answered(outcome.batch.cold, call.arrived)
         return answer
-
-
-def _whole(seconds: float) -> int:
-    return max(1, math.ceil(seconds))
 
 
 def _parsed(kind: Any, body: bytes) -> Any:
@@ -284,7 +276,7 @@ def _seconds(request: Any, served: Served, call: _Call) -> float:
             raise InvalidRequestError("timeout: give a positive whole number of microseconds.")
         seconds = given * 1e-6
     if call.remaining_seconds is not None:
-        seconds = min(call.remaining_seconds, LONGEST_TIMEOUT)
+        seconds = min(call.remaining_seconds, MAX_TIMEOUT)
     return seconds
 
 
@@ -300,26 +292,12 @@ def _rows(request: Any, served: Served) -> Rows:
     for position, sent in enumerate(request.inputs):
         i = index.get(sent.name)
         if i is None or given[i] is not None:
-            raise _unknown("input", sent.name, list(index), twice=i is not None)
+            raise unknown("input", sent.name, index, twice=i is not None)
         tensor = loaded.signature.inputs[i]
-        if sent.datatype != tensor.datatype:
-            raise InvalidRequestError(
-                f"input {sent.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
-            )
-        flat = _from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
+        require_datatype(tensor, sent.datatype)
+        flat = from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
         given[i] = shaped(tensor, flat, list(sent.shape))
     return arranged(loaded, given)
-
-
-def _from_bytes(tensor: Tensor, raw: bytes) -> Array:
-    if len(raw) % tensor.dtype.itemsize:
-        raise InvalidRequestError(
-            f"input {tensor.name!r}: {len(raw)} bytes are not a whole number of {tensor.datatype}."
-        )
-    if tensor.dtype.kind == "b":  # another byte than 0 and 1 is undefined behaviour
-        flags: Array = np.frombuffer(raw, np.uint8) != 0
-        return flags
-    return np.frombuffer(raw, tensor.dtype)
 
 
 def _from_contents(tensor: Tensor, contents: Any) -> Array:
@@ -339,17 +317,9 @@ def _wanted(request: Any, served: Served) -> list[int]:
     wanted: list[int] = []
     for output in request.outputs:
         if output.name not in names or names.index(output.name) in wanted:
-            raise _unknown("output", output.name, names, twice=output.name in names)
+            raise unknown("output", output.name, names, twice=output.name in names)
         wanted.append(names.index(output.name))
     return wanted
-
-
-def _unknown(what: str, name: str, known: list[str], twice: bool) -> InvalidRequestError:
-    if twice:
-        return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
-    return InvalidRequestError(
-        f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
-    )
 
 
 def _answer(request: Any, served: Served, wanted: list[int], job: Job, result: Result) -> Any:

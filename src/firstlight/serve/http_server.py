@@ -16,13 +16,13 @@ from typing import Any
 import httptools
 import msgspec
 
+from firstlight.errors import FirstlightError
 from firstlight.serve.app import JSON, Exchange, Handler
 from firstlight.serve.loading import aligned_bytes
 
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _HEADS = {
-    status: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, phrase)
-    for status, phrase in _REASONS.items()
+    status.value: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, status.phrase.encode())
+    for status in HTTPStatus
 }
 #: Bytes of a body from which on it is received where XLA can use it without copying.
 _LARGE = 2**16
@@ -42,6 +42,22 @@ class Limits:
     connections: int = 4096
     request_seconds: float = 20.0  # from the first byte of a request to its last
     idle_seconds: float = 75.0
+
+
+class AddressError(FirstlightError):
+    """An address that cannot be listened on."""
+
+    def __init__(self, where: str, option: str = "--port", error: OSError | None = None) -> None:
+        why = "" if error is None else f": {error.strerror or error}"
+        super().__init__(
+            f"{where} cannot be listened on{why}. Choose another {option}, or 0 for any that is "
+            "free."
+        )
+
+
+def address(host: str, port: int) -> str:
+    """As in a URL."""
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Server:

@@ -22,7 +22,10 @@ from firstlight.serve.tensors import (
     arranged,
     as_array,
     decoded,
+    from_bytes,
+    require_datatype,
     shaped,
+    unknown,
 )
 
 Scalar = str | int | float | bool | None
@@ -116,7 +119,8 @@ class Protocol:
         for sent in request.inputs:
             i = self._index.get(sent.name)
             if i is None or given[i] is not None:
-                raise self._unknown("input", sent.name, self._index, twice=i is not None)
+                raise unknown("input", sent.name, self._index, twice=i is not None)
+            require_datatype(self._inputs[i], sent.datatype)
             size = sent.parameters.get("binary_data_size") if sent.parameters else None
             if size is None:
                 given[i] = _from_json(self._inputs[i], sent)
@@ -136,22 +140,13 @@ class Protocol:
         for output in request.outputs:
             i = self._output_index.get(output.name)
             if i is None or i in wanted:
-                raise self._unknown("output", output.name, self._output_index, twice=i is not None)
+                raise unknown("output", output.name, self._output_index, twice=i is not None)
             wanted.append(i)
             if output.parameters.get("binary_data", everything) is True:
                 binary.add(i)
         if everything and not request.outputs:
             binary.update(wanted)
         return tuple(wanted), frozenset(binary)
-
-    def _unknown(
-        self, what: str, name: str, known: dict[str, int], twice: bool
-    ) -> InvalidRequestError:
-        if twice:
-            return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
-        return InvalidRequestError(
-            f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
-        )
 
     def write(self, asked: Asked, result: Result) -> tuple[list[Any], int | None]:
         """The parts of the body, and the length of its JSON where bytes follow."""
@@ -188,7 +183,6 @@ def _rows_of(
 
 
 def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
-    _require_datatype(tensor, sent)
     raw = bytes(sent.data)
     start = raw[:64].translate(None, b" \t\r\n")
     depth = len(start) - len(start.lstrip(b"["))
@@ -198,30 +192,15 @@ def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
     return shaped(tensor, array, sent.shape)
 
 
-def _require_datatype(tensor: Tensor, sent: _TensorIn) -> None:
-    if sent.datatype != tensor.datatype:
-        raise InvalidRequestError(
-            f"input {tensor.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
-        )
-
-
 def _from_bytes(
     tensor: Tensor, sent: _TensorIn, size: object, rest: memoryview | None
-) -> tuple[Array, memoryview | None]:
-    _require_datatype(tensor, sent)
+) -> tuple[Array, memoryview]:
     if rest is None or type(size) is not int or not 0 <= size <= len(rest):
         raise InvalidRequestError(
             f"input {tensor.name!r}: binary_data_size is {size!r}, and "
             f"{0 if rest is None else len(rest)} bytes are left in the body."
         )
-    if size % tensor.dtype.itemsize:
-        raise InvalidRequestError(
-            f"input {tensor.name!r}: {size} bytes are not a whole number of {tensor.datatype}."
-        )
-    array: Array = np.frombuffer(rest[:size], tensor.dtype)
-    if tensor.dtype.kind == "b":  # another byte than 0 and 1 is undefined behaviour
-        array = array.view(np.uint8) != 0
-    return shaped(tensor, array, sent.shape), rest[size:]
+    return shaped(tensor, from_bytes(tensor, rest[:size]), sent.shape), rest[size:]
 
 
 def _timeout(parameters: dict[str, Scalar]) -> float | None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,10 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     parameters = jax.block_until_ready(jax.device_put(given))
     lanes: dict[Sizes, list[Bucket]] = {sizes: [] for sizes in signature.lanes}
     for (sizes, rows), made in executables.items():
-        example = example_rows(signature, rows, sizes)
-        cost = _measured(lambda made=made, example=example: made.call(*parameters, *example))  # type: ignore[misc]
+        arguments = (*parameters, *example_rows(signature, rows, sizes))
+        run = partial(_run_to_its_end, made.call, arguments)
+        run()  # the first call is never the usual one
+        cost = measured(run)
         lanes[sizes].append(Bucket(rows, sizes, made.call, cost, made.seconds, made.from_cache))
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
     loaded = Loaded(model, signature, parameters, frozen, needed, wide)
@@ -244,13 +247,16 @@ def rows_for_xla(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any
     return aligned_bytes(length).view(dtype).reshape(shape)
 
 
-def _measured(call: Callable[[], Any]) -> float:
-    """Seconds of a call when nothing else disturbs it: the least of a few."""
-    jax.block_until_ready(call())  # the first call is never the usual one
+def _run_to_its_end(call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    jax.block_until_ready(call(*arguments))
+
+
+def measured(call: Callable[[], object]) -> float:
+    """Seconds of a call that has run before, when nothing disturbs it: the minimum of a few."""
     seconds: list[float] = []
     while len(seconds) < _RUNS and sum(seconds) < _ENOUGH_SECONDS:
         begin = time.perf_counter()
-        jax.block_until_ready(call())
+        call()
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
 

@@ -51,8 +51,10 @@ class Served(Form):
             self._codes[status] = self._values.counter(metrics.REQUESTS, *labels)
         return self._codes[status]
 
-    def rejected(self, reason: str) -> Counter:
-        return self._values.counter(metrics.REJECTED, self.model.name, reason)
+    def refused(self, reason: str, status: int) -> None:
+        """Count a request that got no result."""
+        self._values.counter(metrics.REJECTED, self.model.name, reason).add()
+        self.code(status).add()
 
     def answered(self, cold: bool, arrived: float) -> None:
         """Count a result that was given."""

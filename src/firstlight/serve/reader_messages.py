@@ -30,8 +30,7 @@ class Infer(_Message):
     arrays: list[memoryview]
     arrived: float
     deadline: float
-    traceparent: bytes | None = None
-    tracestate: bytes | None = None
+    trace_headers: dict[bytes, bytes]  # traceparent and tracestate
 
 
 class Pass(_Message):

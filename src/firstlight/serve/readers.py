@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from firstlight.serve.app import JSON, App, Exchange, fail, refuse
-from firstlight.serve.engine import Job, Refusal, Result
+from firstlight.serve.app import JSON, App, Exchange, ExchangeJob, fail, refuse
+from firstlight.serve.engine import Refusal, Result
 from firstlight.serve.http_server import Limits
 from firstlight.serve.loading import Arrays, rows_for_xla
 from firstlight.serve.models import Served
@@ -71,20 +71,11 @@ class _Remote(Exchange):
         self.send(Answered(self.number, status, b"".join(parts), content_type, more))
 
 
-class _RemoteRows(Job):
+class _RemoteRows(ExchangeJob):
     """Rows whose results another process writes."""
 
-    __slots__ = ("exchange", "sent", "served")
-
-    def __init__(self, rows: Rows, sent: Infer, exchange: _Remote, served: Served) -> None:
-        super().__init__(rows, sent.deadline, sent.arrived)
-        self.exchange, self.sent, self.served = exchange, sent, served
-
-    def is_gone(self) -> bool:
-        return self.exchange.gone
-
-    def trace_context(self) -> tuple[bytes | None, bytes | None]:
-        return self.sent.traceparent, self.sent.tracestate
+    __slots__ = ()
+    exchange: _Remote
 
     def finish(self, outcome: Result | Refusal) -> None:
         if isinstance(outcome, Refusal):
@@ -174,10 +165,10 @@ class Readers:
 
     async def show(self) -> None:
         """Tell all which versions are served from now on; returns when they know them."""
-        served = [version for name in self._models.names.values() for version in name.versions()]
-        for _, one in served:
+        served = self._models.all_served()
+        for one in served:
             self._numbers.setdefault(one, len(self._numbers))
-        self._versions = {self._numbers[one]: one for _, one in served}
+        self._versions = {self._numbers[one]: one for one in served}
         setup = self._setup()
         for reader in self.alive:
             reader.link.send(setup)
@@ -262,8 +253,9 @@ class Readers:
             fail(exchange, 503, "the server is not ready.", more=b"retry-after: 1\r\n")
             return
         reader.waiting[sent.number] = exchange
+        exchange.headers = sent.trace_headers
         rows = Rows(_arrays(served, sent), sent.rows, sent.sizes)
-        job = _RemoteRows(rows, sent, exchange, served)
+        job = _RemoteRows(rows, sent.deadline, exchange, served)
         refusal = self._models.engine.submit(served.lanes[sent.sizes], job)
         if refusal is not None:
             refuse(exchange, served, refusal)

@@ -15,13 +15,13 @@ import numpy as np
 
 from firstlight.serve.app import (
     CANARY_HEADER,
+    TRACE_HEADERS,
     Exchange,
     deadline_of,
     fail_unexpectedly,
     give,
     has_token,
     timeout_of,
-    trace_context,
     understood,
 )
 from firstlight.serve.engine import Outputs, Result
@@ -136,10 +136,10 @@ class Reader:
         deadline = deadline_of(exchange, version, asked, seconds)
         self._waiting[self._last] = _Waiting(exchange, _Sent(version, rows, asked))
         arrays = [bytes_of(array) for array in rows.arrays]
-        context = trace_context(headers)
+        trace = {name: headers[name] for name in TRACE_HEADERS if name in headers}
         self._send(
             Infer(self._last, version.number, rows.rows, rows.sizes, arrays, exchange.arrived,
-                  deadline, *context)
+                  deadline, trace)
         )  # fmt: skip
 
     def received(self, message: Computed | Answered | Again) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,12 +74,18 @@ async def rehearse(loaded: Sequence[Loaded]) -> None:
     loopback = Loopback()
     for one in loaded:
         loopback.models.put(one)
-        end = time.perf_counter() + _ENOUGH_SECONDS
-        for request in _requests(one) * _REQUESTS:
+        for request in _for_a_while(one):
             await loopback.ask(request)
-            if time.perf_counter() > end:
-                break
     loopback.engine.close()
+
+
+def _for_a_while(loaded: Loaded) -> Iterator[bytes]:
+    """Requests of all forms, until there were enough or they took long."""
+    end = time.perf_counter() + _ENOUGH_SECONDS
+    for request in _requests(loaded) * _REQUESTS:
+        yield request
+        if time.perf_counter() > end:
+            return
 
 
 def _requests(loaded: Loaded) -> list[bytes]:
@@ -88,17 +94,11 @@ def _requests(loaded: Loaded) -> list[bytes]:
     arrays = example_rows(signature, 1, signature.lanes[0])
     named = list(zip(signature.inputs, arrays, strict=True))
     plain = {tensor.name: array.tolist() for tensor, array in named}
-    shapes = [
-        {"name": t.name, "datatype": t.datatype, "shape": list(array.shape)} for t, array in named
-    ]
-    as_json = [
-        {**shape, "data": array.ravel().tolist()}
-        for shape, array in zip(shapes, arrays, strict=True)
-    ]
-    as_bytes = [
-        {**shape, "parameters": {"binary_data_size": array.nbytes}}
-        for shape, array in zip(shapes, arrays, strict=True)
-    ]
+    as_json, as_bytes = [], []
+    for tensor, array in named:
+        shape = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(array.shape)}
+        as_json.append({**shape, "data": array.ravel().tolist()})
+        as_bytes.append({**shape, "parameters": {"binary_data_size": array.nbytes}})
     wanted = {"binary_data_output": True}
     head = msgspec.json.encode({"inputs": as_bytes, "parameters": wanted})
     tail = b"".join(array.tobytes() for array in arrays)
@@ -135,8 +135,5 @@ def rehearse_reading(setup: ReaderSetup) -> None:
     connection = Connection(Server(reader))
     connection.connection_made(_Nowhere())
     for loaded in versions.values():
-        end = time.perf_counter() + _ENOUGH_SECONDS
-        for request in _requests(loaded) * _REQUESTS:
+        for request in _for_a_while(loaded):
             receive(connection, request)
-            if time.perf_counter() > end:
-                break

@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,13 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
-from firstlight.serve.http_server import Limits, Server, keep_freed_memory
+from firstlight.serve.http_server import (
+    AddressError,
+    Limits,
+    Server,
+    address,
+    keep_freed_memory,
+)
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.readers import Readers
@@ -41,11 +46,8 @@ from firstlight.telemetry.watch.profiles import Profiles
 
 Say = Callable[[str], None]
 _SWITCH_SECONDS = 2e-4
-_BACKLOG = 2048
-
-
-class AddressError(FirstlightError):
-    """An address that cannot be listened on."""
+BACKLOG = 2048
+DRAINING = "draining: requests that have arrived are answered, new ones are not taken"
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Service:
 
         self.grpc = GrpcServer(self.app, self.settings.limits)
         bound = await self.grpc.listen(host, port)
-        return f"{f'[{host}]' if ':' in host else host}:{bound}"
+        return address(host, bound)
 
     def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
         """Load models; takes long, and may run on any thread."""
@@ -126,6 +128,18 @@ class Service:
             self.deploys.open(model.name)
         limit = self.settings.max_bytes
         return [_loaded(model, self.watch, limit) for model in declared]
+
+    async def drain(self, listener: Any) -> int:
+        """Answer what has arrived, take nothing new; returns how many connections are left."""
+        self.app.ready, self.app.draining = False, True
+        listener.close()
+        self.server.drain()
+        if self.readers is not None:
+            self.readers.drain()
+        if self.grpc is not None:
+            await self.grpc.drain(self.settings.drain_seconds)
+        await while_any(lambda: self.connections, self.settings.drain_seconds)
+        return self.connections
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """From now on requests are answered."""
@@ -138,6 +152,13 @@ class Service:
         gc.freeze()
         self.startup_seconds = time.time() - self._begin
         self.app.ready = True
+
+
+async def while_any(connections: Callable[[], int], seconds: float) -> None:
+    """Wait until none is left, or the time is up."""
+    end = time.perf_counter() + seconds
+    while connections() and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
 
 
 def _is_on_cpu(settings: Settings) -> bool:
@@ -168,7 +189,7 @@ async def serve(
     service = Service(settings, begin)
     listener = await _listening(loop, service, settings, say)
     host, port = listener.sockets[0].getsockname()[:2]
-    say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, preparing models")
+    say(f"listening on http://{address(host, port)}, preparing models")
     if settings.grpc_port is not None:
         say(f"listening on grpc://{await service.listen_grpc(host, settings.grpc_port)}")
     stop = asyncio.Event()
@@ -196,7 +217,9 @@ async def serve(
                 await service.readers.show()
             report(loaded, service.startup_seconds, say)
             await stopping
-            await _drained(service, listener, say)
+            say(DRAINING)
+            left = await service.drain(listener)
+            say("stopped" if not left else f"stopped, with {left} connections that did not end")
     finally:
         stopping.cancel()
         listener.close()
@@ -217,35 +240,14 @@ async def _listening(loop: Any, service: Service, settings: Settings, say: Say) 
     try:
         if not settings.readers:
             return await loop.create_server(
-                service.server.connection, settings.host, settings.port, backlog=_BACKLOG
+                service.server.connection, settings.host, settings.port, backlog=BACKLOG
             )
         readers = Readers(service.app, settings.readers, settings.token, settings.limits, say)
-        await readers.listen(settings.host, settings.port, _BACKLOG)
+        await readers.listen(settings.host, settings.port, BACKLOG)
         service.readers = readers
         return readers
-    except (OSError, socket.gaierror) as error:
-        raise AddressError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}. "
-            "Choose another --port, or 0 for any that is free."
-        ) from None
-
-
-async def _drained(service: Service, listener: Any, say: Say) -> None:
-    """Answer what has arrived, take nothing new."""
-    say("draining: requests that have arrived are answered, new ones are not taken")
-    service.app.ready = False
-    service.app.draining = True
-    listener.close()
-    service.server.drain()
-    if service.readers is not None:
-        service.readers.drain()
-    if service.grpc is not None:
-        await service.grpc.drain(service.settings.drain_seconds)
-    end = time.perf_counter() + service.settings.drain_seconds
-    while service.connections and time.perf_counter() < end:
-        await asyncio.sleep(0.02)
-    left = service.connections
-    say("stopped" if not left else f"stopped, with {left} connections that did not end")
+    except OSError as error:
+        raise AddressError(address(settings.host, settings.port), error=error) from None
 
 
 class _Reloading:
@@ -334,12 +336,13 @@ def run(
     import uvloop
 
     prepare_process()
-
-    def say(line: str) -> None:
-        print(f"firstlight: {line}", flush=True)
-
-    code: int = uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
+    began = time.time() if begin is None else begin
+    code: int = uvloop.run(serve(declare, settings, print_line, began))
     return code
+
+
+def print_line(line: str) -> None:
+    print(f"firstlight: {line}", flush=True)
 
 
 def prepare_process() -> None:

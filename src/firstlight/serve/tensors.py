@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -65,6 +66,34 @@ def shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
             f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
         )
     return array.reshape(shape)
+
+
+def require_datatype(tensor: Tensor, datatype: str) -> None:
+    if datatype != tensor.datatype:
+        raise InvalidRequestError(
+            f"input {tensor.name!r} is {datatype[:80]!r}: the model takes {tensor.datatype}."
+        )
+
+
+def from_bytes(tensor: Tensor, raw: bytes | memoryview) -> Array:
+    """The numbers of an input that were sent as bytes, without a shape."""
+    if len(raw) % tensor.dtype.itemsize:
+        raise InvalidRequestError(
+            f"input {tensor.name!r}: {len(raw)} bytes are not a whole number of {tensor.datatype}."
+        )
+    if tensor.dtype.kind == "b":  # a byte other than 0 and 1 is undefined behaviour
+        flags: Array = np.frombuffer(raw, np.uint8) != 0
+        return flags
+    return np.frombuffer(raw, tensor.dtype)
+
+
+def unknown(what: str, name: str, known: Iterable[str], twice: bool) -> InvalidRequestError:
+    """The error for an input or output that the model does not have, or that is given twice."""
+    if twice:
+        return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
+    return InvalidRequestError(
+        f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
+    )
 
 
 def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:
