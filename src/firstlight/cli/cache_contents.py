@@ -84,7 +84,7 @@ def ls(options: argparse.Namespace) -> int:
 def stats(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import size, unbroken
     from firstlight.present.terminal import Terminal
-    from firstlight.warmstart.caches import ServerCache, cache_at, default_cache
+    from firstlight.warmstart.caches import cache_at, default_cache
 
     where = options.cache or default_cache()
     cache = cache_at(where)
@@ -93,7 +93,7 @@ def stats(options: argparse.Namespace) -> int:
     sizes = Counter[str]()
     for one in entries:
         sizes[one.kind] += one.size
-    counts = cache.counts() if isinstance(cache, ServerCache) else {}
+    counts = cache.counts()
     if options.json:
         by_kind = {kind: {"entries": n, "bytes": sizes[kind]} for kind, n in kinds.items()}
         total = {"entries": len(entries), "bytes": sum(sizes.values()), "kinds": by_kind}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from firstlight.warmstart import folder, manifest
 from firstlight.warmstart.building import versions_differ
-from firstlight.warmstart.caches import CacheError, FolderCache, cache_at, default_cache
+from firstlight.warmstart.caches import CacheError, OwnCache, cache_at, default_cache
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.inventory import Listed
 from firstlight.warmstart.manifest import Manifest, Program, kind_here
@@ -68,8 +68,8 @@ def _program(about: dict[str, object]) -> object:
 def contents(cache: Path | None, only: Path | None) -> list[bytes]:
     """The entries for this kind of machine in a folder, or those of a manifest, signed."""
     here = kind_here()
-    root = folder.opened(str(cache or folder.in_front()))
-    store, signatures = FolderCache(root), Signatures.of_user()
+    path = str(cache or folder.in_front())
+    store, signatures = OwnCache(path), Signatures.of_user()
     wanted = None if only is None else {name_of(p.key) for p in manifest.read(only).programs}
     chosen: list[Listed] = [
         one
@@ -79,5 +79,5 @@ def contents(cache: Path | None, only: Path | None) -> list[bytes]:
     found = [store.content(one) for one in chosen if store.trouble(one) is None]
     entries = [signatures.sign(entry) for entry in found if entry is not None]
     if not entries:
-        raise CacheError(f"{root}: no compiled programs for {here}.")
+        raise CacheError(f"{path}: no compiled programs for {here}.")
     return entries

@@ -32,6 +32,24 @@ class Listed:
     signer: bytes
     about: dict[str, Any]
 
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Listed:
+        about = plain["about"]
+        return cls(
+            path=str(plain["path"]),
+            kind=str(plain["kind"]),
+            key=str(plain["key"]),
+            size=int(plain["bytes"]),
+            used=min(max(float(plain["used"]), 0.0), time.time()),
+            signer=bytes.fromhex(plain["signer"]),
+            about=about if isinstance(about, dict) else {},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {**vars(self), "bytes": self.size, "signer": self.signer.hex()}
+        del plain["size"]
+        return plain
+
     @property
     def function(self) -> str:
         return str(self.about.get("function") or self.key.rpartition("-")[0] or "?")

@@ -97,9 +97,8 @@ class CacheServer(ThreadingHTTPServer):
         return f"{'https' if self._tls else 'http'}://{name}:{port}"
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(
-            self
-        )  # HTTPServer's asks for the name of the host, which may take long
+        # HTTPServer's asks for the name of the host, which may take long.
+        TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
@@ -257,18 +256,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _heads(root: str) -> bytes:
-    lines = [
-        json.dumps(
-            {
-                "path": one.path,
-                "kind": one.kind,
-                "key": one.key,
-                "bytes": one.size,
-                "used": one.used,
-                "signer": one.signer.hex(),
-                "about": one.about,
-            }
-        )
-        for one in entries_below(root)
-    ]
-    return ("\n".join(lines) + "\n" if lines else "").encode()
+    return b"".join(json.dumps(one.to_json()).encode() + b"\n" for one in entries_below(root))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import re
 import ssl
 import stat
 import threading
@@ -12,6 +14,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from firstlight.snapshot.trust import config_folder
+from firstlight.warmstart.inventory import Listed
 from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
 
 #: Without a byte, while a program waits, and after sending in the background; for all of an answer.
@@ -82,6 +85,28 @@ class HttpPlace:
             return LeaseState(body.decode("ascii"))
         except ValueError:
             return LeaseState.FREE
+
+    def listed(self) -> list[Listed]:
+        lines = self.text("/v1/entries").splitlines()
+        try:
+            return [Listed.from_json(json.loads(line)) for line in lines]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise PlaceError(Trouble.UNUSABLE, "not a cache server of Firstlight's") from None
+
+    def remove(self, name: str) -> None:
+        why = (
+            "a server removes entries itself (--max-bytes). On its own machine: firstlight cache "
+            "prune FOLDER"
+        )
+        raise PlaceError(Trouble.REFUSED, why)
+
+    def counts(self) -> dict[str, int]:
+        found = re.findall(
+            r'^firstlight_cache_server_lookups_total\{result="(\w+)"\} (\d+)\.0$',
+            self.text("/metrics"),
+            re.M,
+        )
+        return {result: int(count) for result, count in found}
 
     def text(self, path: str) -> str:
         """What the server says about itself."""

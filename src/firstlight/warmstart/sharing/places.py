@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from firstlight.warmstart import folder
-from firstlight.warmstart.inventory import Listed, listed_of
+from firstlight.warmstart.inventory import Listed, entries_below, listed_of
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES
 from firstlight.warmstart.sharing.place import (
     MAX_ENTRY_BYTES,
@@ -42,6 +42,9 @@ class _WithoutLeases:
 
     def lease(self, name: str, action: str, holder: str) -> LeaseState:
         return LeaseState.FREE
+
+    def counts(self) -> dict[str, int]:
+        return {}
 
     def forget_connections(self) -> None:
         pass
@@ -76,6 +79,15 @@ class FolderPlace(_WithoutLeases):
         except OSError as error:
             with suppress(OSError):
                 os.unlink(unfinished)
+            raise PlaceError(Trouble.NOT_WRITABLE, error.strerror or str(error)) from None
+
+    def listed(self) -> list[Listed]:
+        return entries_below(self._root)
+
+    def remove(self, name: str) -> None:
+        try:
+            os.unlink(os.path.join(self._root, name))
+        except OSError as error:
             raise PlaceError(Trouble.NOT_WRITABLE, error.strerror or str(error)) from None
 
     def _make_folders(self, name: str) -> None:
