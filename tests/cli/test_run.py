@@ -127,20 +127,20 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     assert "no such detector" in raised["reason"] and "Traceback" in raised["stderr_tail"]
 
 
-def interrupt_after(samples: int, out: Path, process: subprocess.Popen[str]) -> None:
-    path = out / "samples.jsonl"
-    while not path.exists() or len(path.read_text().splitlines()) < samples:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.05)
-            raise AssertionError(process.communicate())
-    process.send_signal(signal.SIGINT)
-
-
 def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
     command: Firstlight, write: Write, tmp_path: Path
 ) -> None:
-    write("mine.py", GOOD)
-    out = tmp_path / "out"
+    """The fourth process waits in a pipe that nobody writes to, so the signal always finds it."""
+    out, pipe = tmp_path / "out", tmp_path / "pipe"
+    samples = out / "samples.jsonl"
+    waiting = f"""
+    from pathlib import Path
+    samples, pipe = Path({str(samples)!r}), Path({str(pipe)!r})
+    if pipe.exists() and samples.exists() and len(samples.read_text().splitlines()) == 3:
+        pipe.read_text()
+"""
+    write("mine.py", GOOD + waiting)
+    os.mkfifo(pipe)
     process = subprocess.Popen(
         [sys.executable, "-m", "firstlight", "run", "mine.py", "-p", "8", "--out", "out"],
         cwd=tmp_path,
@@ -148,18 +148,23 @@ def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
         stderr=subprocess.PIPE,
         text=True,
     )
-    interrupt_after(3, out, process)
+    while not samples.exists() or len(samples.read_text().splitlines()) < 3:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.05)
+            raise AssertionError(process.communicate())
+    process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "--resume" in errors
-    first = (out / "samples.jsonl").read_text().splitlines()
-    assert 3 <= len(first) < 9
+    first = samples.read_text().splitlines()
+    assert len(first) == 3
     run = json.loads((out / "run.json").read_text())
     assert run["complete"] is False and run["cases"][0]["status"] == "incomplete"
 
+    pipe.unlink()
     done = command("run", "--resume", "out")
     assert done.returncode == 0, done.stderr
-    second = (out / "samples.jsonl").read_text().splitlines()
+    second = samples.read_text().splitlines()
     assert second[: len(first)] == first and len(second) == 9
     assert json.loads((out / "run.json").read_text())["complete"] is True
     assert sorted(json.loads(line)["order"] for line in second) == list(range(9))
