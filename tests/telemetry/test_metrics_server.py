@@ -50,6 +50,19 @@ def test_what_is_exported_is_read_by_others_as_it_was_counted() -> None:
     assert one("process_resident_memory_bytes") == pytest.approx(resident[0], rel=0.2)
 
 
+def test_a_fork_that_has_counted_as_often_as_its_parent_exports_its_own_durations() -> None:
+    values = Values()
+    exporter = Exporter(values)
+    durations = values.histogram(metrics.STEP_DURATION, "train", "warm")
+    durations.observe(0.001)
+    exporter.text()
+    values.zero()
+    durations.observe(9.0)
+    found = samples(exporter.text().decode())
+    about = frozenset({"function": "train", "phase": "warm"}.items())
+    assert found[("firstlight_step_duration_seconds_sum", about)] == 9.0
+
+
 def test_a_metric_that_is_not_in_the_catalogue_is_left_out_with_one_warning(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -42,8 +42,7 @@ class Exporter:
                     say_unknown(metric)
                     continue
                 known = written[series] = _Written(_pattern(metric, labels).encode())
-            state = sum(series.counts) if isinstance(series, Histogram) else series.value
-            if state != known.state:
+            if (state := _state(series)) != known.state:
                 known.state, known.text = state, known.pattern % _numbers(series)
             by_metric[metric.name].append(known.text)
         for metric, labels, value in (*self._values.gauges(), *process_samples()):
@@ -59,7 +58,14 @@ class _Written:
 
     def __init__(self, pattern: bytes) -> None:
         self.pattern, self.text = pattern, b""
-        self.state = -1.0  # what was counted by then
+        self.state: tuple[float, float] | None = None  # what was counted by then
+
+
+def _state(series: Counter | Histogram) -> tuple[float, float]:
+    """Another one whenever something was counted, also from zero again, as in a fork."""
+    if isinstance(series, Counter):
+        return series.value, 0.0
+    return sum(series.counts), series.total
 
 
 def _numbers(series: Counter | Histogram) -> tuple[int | bytes, ...]:
