@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from firstlight import records
 from firstlight.measure.host import describe_host
 from firstlight.measure.planning import Request, plan_run
 from firstlight.measure.runner import Runner, Watch
 from firstlight.present.progress import Progress
 from firstlight.records import CaseSummary, Plan, Sample, stamp
 from firstlight.records.run_directory import RunDirectory
+from firstlight.records.summary import Run as RunRecord
 from firstlight.report.html import render
 from firstlight.report.notebook import run_html
 from firstlight.report.terminal import run_tables
@@ -31,7 +31,7 @@ class Run:
     """A measured run: its summaries, its samples, and where they are on disk."""
 
     path: Path
-    record: records.Run  # everything that `run.json` holds: host, settings, warnings, cases
+    record: RunRecord  # everything that `run.json` holds: host, settings, warnings, cases
     samples: tuple[Sample, ...]
 
     @classmethod

@@ -177,14 +177,15 @@ def test_a_run_is_measured_validated_published_and_put_on_a_site(installed: Inst
 
 def test_a_type_checker_reads_the_annotations(installed: Installed) -> None:
     (installed.workplace / "user.py").write_text(
-        "from firstlight import __version__ as v, serve, warmstart\nv + 1\n"
-        "serve.model(inputs={}, bucket=(1,))\nwarmstart.tiered(len)(1)\n"
+        "from firstlight import __version__ as v, run, serve, warmstart\nv + 1\n"
+        "serve.model(inputs={}, bucket=(1,))\nwarmstart.tiered(len)(1)\nrun().record.host + 1\n"
     )
     python = installed.folder / "bin" / "python"
-    command = [sys.executable, "-m", "mypy", "--python-executable", python, "user.py"]
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "user.py"]
     done = subprocess.run(
         command, cwd=installed.workplace, capture_output=True, text=True, check=False
     )
     assert 'Unsupported operand types for + ("str" and "int")' in done.stdout, done.stdout
     assert 'Unexpected keyword argument "bucket"' in done.stdout, done.stdout
+    assert 'user.py:5: error: Unsupported operand types for + ("Mapping' in done.stdout, done.stdout
     assert 'Argument 1 to "__call__" of "Tiered" has incompatible type "int"' in done.stdout
