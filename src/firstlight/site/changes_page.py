@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from html import escape
 
+from firstlight.compare.environments import changed
 from firstlight.compare.verdicts import change
 from firstlight.present.quantities import counted
 from firstlight.site.admission import Refused
@@ -112,7 +113,11 @@ def _step_row(
 
 def between(found: Change, repository: str | None) -> str:
     """The commits on both sides of a step, linked where a repository is known; other versions."""
-    parts = [escape(text) for text in found.step.changed if not text.startswith("commit ")]
+    one, other = (
+        {name: version for name, version in point.versions.items() if name != "commit"}
+        for point in (found.before, found.after)
+    )
+    parts = [escape(text) for text in changed(one, other)]
     base, head = (
         str(p.versions.get("commit", "")).split(" ")[0] for p in (found.before, found.after)
     )
