@@ -161,9 +161,12 @@ def test_a_step_is_what_the_program_says_it_is(value: Scrape) -> None:
     assert value("steps_total", function="part", result="ok") == 0
 
 
-def test_a_step_without_a_watch_does_nothing() -> None:
+def test_a_step_without_a_watch_runs_its_block_and_returns_its_result() -> None:
+    ran = []
     with telemetry.step("train"):
-        pass
+        ran.append("block")
+    assert ran == ["block"]
+    assert telemetry.step("train")(lambda x: x + 1)(1) == 2
 
 
 def test_functions_beyond_the_limit_are_counted_together(watch: ProcessWatch) -> None:

@@ -97,8 +97,8 @@ def hessian(
     """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     matrix = _program("hessian", engine, theta, devices)(engine.prepared, data, theta)
-    slot = model.about.structure.positions
-    return plain(matrix)[..., slot[:, None], slot]
+    positions = model.about.structure.positions
+    return plain(matrix)[..., positions[:, None], positions]
 
 
 def _arguments(model: Model, parameters: Parameters, data: DataSet) -> tuple[Engine, Array, Data]:

@@ -116,9 +116,9 @@ class FitResult:
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
-        slot = self.about.structure.positions
+        positions = self.about.structure.positions
         inverse = inverse if is_traced(inverse) else np.asarray(inverse)
-        return inverse[..., slot[:, None], slot]
+        return inverse[..., positions[:, None], positions]
 
     @property
     def correlation(self) -> Array:

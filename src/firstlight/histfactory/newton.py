@@ -267,7 +267,7 @@ def _next_attempt(
 
     forward: the last step was accepted and was not a step back.
     """
-    # A NaN step means a singular matrix: damp. Array other failed step was too long.
+    # A NaN step means a singular matrix: damp. Any other failed step was too long.
     singular = xp.isnan(state.edm)
     raised = xp.maximum(100 * state.damping, _DAMPING_START)
     damping = xp.where(accepted, state.damping, xp.where(singular, raised, state.damping))

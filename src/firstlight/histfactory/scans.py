@@ -223,8 +223,8 @@ def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, F
 def _held(model: Model, base: Problem, near: Floats, index: int, value: float) -> Problem:
     """The problem with one parameter fixed, started near the best fit."""
     start, fixed = np.array(base.start), np.array(base.fixed)
-    slot = int(model.about.structure.positions[index])
-    start[slot], fixed[slot] = value, 1.0
+    position = int(model.about.structure.positions[index])
+    start[position], fixed[position] = value, 1.0
     return base._replace(start=start, fixed=fixed).starting_at(near)
 
 

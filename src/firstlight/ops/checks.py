@@ -16,7 +16,7 @@ from pathlib import Path
 from firstlight.ops.prometheus_api import Prometheus
 
 #: The least driver for a major version of CUDA, as NVIDIA's table of compatibility has it.
-_LEAST_DRIVER = {"12": 525, "13": 580}
+_MIN_DRIVER = {"12": 525, "13": 580}
 _MIN_FREE_RATIO = 0.1
 _MIN_DISK_BYTES = 2**30
 #: Of those that one alert is about.
@@ -113,7 +113,7 @@ def _driver() -> str | None:
 
 
 def _too_old(driver: str) -> str | None:
-    for cuda, least in _LEAST_DRIVER.items():
+    for cuda, least in _MIN_DRIVER.items():
         try:
             plugin = version(f"jax-cuda{cuda}-plugin")
         except PackageNotFoundError:

@@ -117,7 +117,7 @@ def _line(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> s
     start = mark.at(x(1), y(curve.at(1)), hollow=hollow(curve.case))
     tip = svg.title(
         f"{curve.case.case}: {quantities.estimate(curve.cold)} to the first result, then "
-        f"{quantities.estimate(curve.warm)} a call"
+        f"{quantities.estimate(curve.warm)} per call"
     )
     state = " doubtful" if flag(curve.case) else ""
     return _group(curve, workload, stroke, start, tip, state=state)

@@ -151,7 +151,7 @@ def _a_call(case: CaseSummary) -> str:
     warm = case.warm_call_seconds
     assert warm is not None
     steady = warm.steady_class in ("flat", "warmup")
-    return f"{_number(warm)} a call" + ("" if steady else f" ({escape(warm.steady_class)})")
+    return f"{_number(warm)} per call" + ("" if steady else f" ({escape(warm.steady_class)})")
 
 
 def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:

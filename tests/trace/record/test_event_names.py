@@ -141,7 +141,7 @@ def assert_told(trace: Trace, problem: str) -> None:
         ),
         (
             "import firstlight.telemetry.events as e; e.STAGES.clear()",
-            "JAX told of no compile",
+            "JAX reported no compile",
         ),
     ],
     ids=["calls", "all events"],
@@ -153,7 +153,7 @@ def test_where_a_name_is_gone_the_trace_says_what_it_cannot_tell(
 
 
 def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_events: Trace) -> None:
-    assert_told(without_trace_events, "told nothing of tracing")
+    assert_told(without_trace_events, "reported nothing about tracing")
     (function,) = [f for f in without_trace_events.functions if f.name == "f"]
     (one,) = function.compiles
     assert one.stage_seconds["trace"] is None

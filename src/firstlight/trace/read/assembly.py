@@ -187,14 +187,14 @@ def _silent(log: ProcessLog) -> list[str]:
         return []  # of a part, the begin of something may be missing
     if not stages:
         # A program may be without any compile; one that has a result hardly is.
-        told = "events: JAX told of no compile, which may mean that it calls its events otherwise"
-        return [told] if result else []
+        silent = "events: JAX reported no compile; this version may name its events differently"
+        return [silent] if result else []
     words = {"trace": "tracing", "lower": "lowering", "compile": "compiling"}
     no_calls = "calls: this JAX does not show which calls made it compile, nor for what arguments"
     unknown = all(event["call"] is None for event in log.of("stage"))
     return [no_calls] * unknown + [
-        f"events: this JAX told nothing of {words[stage]}: its seconds are not known, and are "
-        "part of what is called the rest"
+        f"events: this JAX reported nothing about {words[stage]}: its seconds are not known, "
+        "and are part of what is called the rest"
         for number, stage in enumerate(model.STAGES)
         # A program that ended early has no later stages: that alone means nothing.
         if stage not in stages and (result or stages & set(model.STAGES[number + 1 :]))

@@ -12,7 +12,7 @@ from firstlight.trace.read.model import SourceLine, Trace
 _MAX_LENGTH = 90
 #: The start of a process is known to ten milliseconds, and its file may be written right before it.
 _GRACE_SECONDS = 1.0
-_MOST_DECORATORS = 10
+_MAX_DECORATORS = 10
 _DEFINITIONS = ("def ", "async def ", "class ")
 
 
@@ -45,6 +45,6 @@ class SourceLines:
         lines = self._files[place.file]
         line = lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
         if line.startswith("@"):  # a function begins with what decorates it
-            rest = map(str.strip, lines[place.line : place.line + _MOST_DECORATORS])
+            rest = map(str.strip, lines[place.line : place.line + _MAX_DECORATORS])
             line = next((text for text in rest if text.startswith(_DEFINITIONS)), line)
         return line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…"

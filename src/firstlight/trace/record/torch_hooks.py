@@ -86,7 +86,7 @@ class TorchHooks:
         known = getattr(self._utils, "get_compilation_metrics", None)
         if self._listens and not self._heard and known is not None and known():
             self._recorder.problem(
-                "torch: it compiled regions and told nothing of them "
+                "torch: it compiled regions and reported none of them "
                 "(torch._dynamo.config.log_compilation_metrics is off)"
             )
 
