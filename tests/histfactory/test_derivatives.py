@@ -15,10 +15,9 @@ import pytest
 
 from firstlight import histfactory as hf
 from firstlight.histfactory import programs
-from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.programs import compiler_options
-from firstlight.histfactory.templates import exchange
+from firstlight.histfactory.templates import exchange, with_arrays
 
 pytestmark = pytest.mark.slow
 

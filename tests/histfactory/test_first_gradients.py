@@ -15,7 +15,8 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.histfactory import programs, synthetic
 from firstlight.histfactory.dimensions import PRESETS
-from firstlight.histfactory.internal_order import prepared, with_arrays
+from firstlight.histfactory.internal_order import prepared
+from firstlight.histfactory.templates import with_arrays
 
 
 @pytest.fixture(autouse=True)

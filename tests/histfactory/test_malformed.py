@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
-from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.templates import with_arrays
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,6 @@ CLOSING = {
     ("histfactory.linear_results", "histfactory.exclusion_gradients"),
     ("histfactory.linear_results", "histfactory.first_gradients"),
     ("histfactory.linear_results", "histfactory.fit_gradients"),
-    # Methods of the model that are written beside what they do.
-    ("histfactory.model", "histfactory.templates"),
 }
 
 

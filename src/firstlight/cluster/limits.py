@@ -14,6 +14,7 @@ import numpy as np
 from firstlight.cluster.checkpoint import Arrays
 from firstlight.cluster.computing import Progress, computed
 from firstlight.cluster.jobs import Piece, cut, digest
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.engine import Eager
 from firstlight.histfactory.exclusion import HypothesisTest, Setup
 from firstlight.histfactory.fitting import Fixed, as_fixed
@@ -21,7 +22,7 @@ from firstlight.histfactory.hypotheses import require_statistic
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.limits import UpperLimit, by_calls
 from firstlight.histfactory.loading import load
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.patches import Patch, patches_of
 from firstlight.histfactory.workspace_file import read_json
 

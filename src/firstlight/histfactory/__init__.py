@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from firstlight.histfactory.argument_checks import ModelError
     from firstlight.histfactory.evaluation import (
         expected_data,
         gradient,
@@ -28,20 +29,21 @@ if TYPE_CHECKING:
     from firstlight.histfactory.inference import Discovery, asimov, discovery, qmu, qmu_tilde
     from firstlight.histfactory.limits import UpperLimit, upper_limit
     from firstlight.histfactory.loading import WorkspaceWarning, load
-    from firstlight.histfactory.model import Model, ModelError
+    from firstlight.histfactory.model import Model
     from firstlight.histfactory.newton import Status
     from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
     from firstlight.histfactory.toy_fits import ToyCLs, Toys, toy_cls, toys
     from firstlight.histfactory.workspace_file import WorkspaceError
 
 _HOME = {
+    "argument_checks": ("ModelError",),
     "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
     "fitting": ("FitResult", "fit", "precompile"),
     "exclusion": ("CLs", "cls"),
     "inference": ("Discovery", "asimov", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
     "loading": ("WorkspaceWarning", "load"),
-    "model": ("Model", "ModelError"),
+    "model": ("Model",),
     "newton": ("Status",),
     "scans": ("Impacts", "Scan", "impacts", "scan"),
     "toy_fits": ("ToyCLs", "Toys", "toy_cls", "toys"),

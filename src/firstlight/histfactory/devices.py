@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.lazy_jax import jax
-from firstlight.histfactory.model import ModelError
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding

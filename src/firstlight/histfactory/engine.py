@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, Number, Numpy, Truth
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
@@ -24,7 +25,7 @@ from firstlight.histfactory.devices import Devices, devices_for
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import is_traced

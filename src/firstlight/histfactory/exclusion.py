@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, as_numbers
 from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
@@ -32,7 +33,7 @@ from firstlight.histfactory.hypotheses import (
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
+from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced

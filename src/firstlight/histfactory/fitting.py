@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, require_finite, require_number
 from firstlight.histfactory.array_types import (
     Array,
     Count,
@@ -24,13 +25,7 @@ from firstlight.histfactory.internal_order import data_of, to_internal, to_publi
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_systems import factorise, solve
-from firstlight.histfactory.model import (
-    Description,
-    Model,
-    ModelError,
-    require_finite,
-    require_number,
-)
+from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import Minimum, Problem, Status
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, require_number
 from firstlight.histfactory.array_types import Array, Count, Number, Numpy, Parameters
 from firstlight.histfactory.engine import Engine, Traced
 from firstlight.histfactory.fitting import Fixed, problem_of
 from firstlight.histfactory.internal_order import poi_position
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import is_traced

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import (
     Array,
     Count,
@@ -32,7 +33,7 @@ from firstlight.histfactory.hypotheses import (
 )
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal
 from firstlight.histfactory.lazy_jax import pytree
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64

@@ -6,14 +6,13 @@ Public parameter vectors and data are in pyhf's order. Internally, parameters ar
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, as_numbers
 from firstlight.histfactory.array_types import Array, DataSet, Numpy
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, prepare
-from firstlight.histfactory.model import Arrays, Floats, Model, ModelError, as_numbers
+from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import is_traced
 
@@ -99,17 +98,3 @@ def prepared(model: Model) -> Prepared:
         return model._prepared
     arrays = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), model.arrays)
     return prepare(arrays, model.about.structure, model.about.codes)
-
-
-def with_arrays(model: Model, **arrays: Array) -> Model:
-    """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
-    for name, array in arrays.items():
-        known = getattr(model.arrays, name, None)
-        if known is None:
-            names = ", ".join(f.name for f in fields(Arrays))
-            raise ModelError(f"a model has no array {name!r}. It has {names}.")
-        if np.shape(array) != known.shape:
-            raise ModelError(f"{name} has shape {np.shape(array)}; the model's has {known.shape}.")
-    if not is_traced(arrays):
-        arrays = {k: np.array(v, np.float64) for k, v in arrays.items()}
-    return Model(replace(model.arrays, **arrays), model.about)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import (
     Array,
     Count,
@@ -36,7 +37,7 @@ from firstlight.histfactory.hypotheses import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_systems import factorise, solve
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum
 from firstlight.histfactory.precision import in_float64, is_traced
 

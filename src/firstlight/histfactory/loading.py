@@ -11,8 +11,9 @@ from typing import Any, TypedDict
 from numpy.typing import NDArray
 
 from firstlight.histfactory import layout
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
-from firstlight.histfactory.model import Arrays, Description, Model, ModelError, Structure
+from firstlight.histfactory.model import Arrays, Description, Model, Structure
 from firstlight.histfactory.patches import Patch
 from firstlight.histfactory.spec import (
     MEASUREMENT_POI,

@@ -17,49 +17,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from firstlight.errors import FirstlightError
 from firstlight.histfactory import layout
-from firstlight.histfactory.array_types import Array, ArrayLike, Number, Parameters
-from firstlight.histfactory.lazy_jax import is_imported, jax, jnp, pytree, when_imported
+from firstlight.histfactory.argument_checks import ModelError, as_numbers, require_number
+from firstlight.histfactory.array_types import Array, ArrayLike, Parameters
+from firstlight.histfactory.lazy_jax import is_imported, jax, pytree, when_imported
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
+from firstlight.histfactory.templates import exchange, place_of
 
 Floats = NDArray[np.float64]
-
-
-class ModelError(FirstlightError):
-    """Arguments that do not fit the model: unknown names, wrong lengths, no POI."""
-
-
-def require_number(value: Number, what: str) -> Number:
-    """A finite number, or a traced one."""
-    if is_traced(value) and not np.ndim(value):
-        return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ModelError(f"{what} is {value!r}; it must be a number.") from None
-    if not np.isfinite(number):
-        raise ModelError(f"{what} is {number}; it must be finite.")
-    return number
-
-
-def require_finite(values: Array, what: str) -> Array:
-    """Finite numbers, or traced ones."""
-    if not is_traced(values) and not np.all(np.isfinite(values)):
-        raise ModelError(f"{what} must be finite numbers.")
-    return values
-
-
-def as_numbers(values: ArrayLike, what: str) -> Array:
-    """A float64 array from anything array-like; traced values are stacked."""
-    if is_traced(values):
-        return jnp.asarray(values)
-    try:
-        return np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise ModelError(f"{what} must be an array of numbers.") from None
 
 
 @pytree
@@ -359,8 +326,6 @@ class Model:
         those in all its channels, `template("SR", "signal", "jes", "hi")` a variation: the yields
         of a histosys, the factor of a normsys.
         """
-        from firstlight.histfactory.templates import place_of
-
         place = place_of(self, name[0] if len(name) == 1 else name)
         values = getattr(self.arrays, place.array)
         # An array that is not traced stays a number inside an active trace.
@@ -376,8 +341,6 @@ class Model:
         Variations and constraint widths stay. Differentiable with respect to the values. For other
         templates, and variations that scale along: `firstlight.histfactory.templates.exchange`.
         """
-        from firstlight.histfactory.templates import exchange
-
         return exchange(self, yields)
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, as_numbers
 from firstlight.histfactory.array_types import DataSet, Number
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
 from firstlight.histfactory.internal_order import data_of, poi_position, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
+from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Problem
 from firstlight.histfactory.precision import in_float64
 

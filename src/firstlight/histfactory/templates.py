@@ -20,17 +20,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, ArrayLike, Index, Numpy
-from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.lazy_jax import jnp
-from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.model import Model
 
 Key = str | tuple[str, ...]
 VARIATIONS = ("absolute", "relative")
@@ -89,6 +92,20 @@ def exchange(
                 for name in ("histosys_lo", "histosys_hi"):
                     new[name] = _follow(new[name], arrays["nominal"], place.where, values)
     return with_arrays(model, **{k: v for k, v in new.items() if v is not arrays[k]})
+
+
+def with_arrays(model: Model, **arrays: Array) -> Model:
+    """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
+    for name, array in arrays.items():
+        known = getattr(model.arrays, name, None)
+        if known is None:
+            names = ", ".join(f.name for f in fields(model.arrays))
+            raise ModelError(f"a model has no array {name!r}. It has {names}.")
+        if np.shape(array) != known.shape:
+            raise ModelError(f"{name} has shape {np.shape(array)}; the model's has {known.shape}.")
+    if not is_traced(arrays):
+        arrays = {k: np.array(v, np.float64) for k, v in arrays.items()}
+    return type(model)(replace(model.arrays, **arrays), model.about)
 
 
 def by_template(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, RandomKey
 from firstlight.histfactory.engine import Eager, cores
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import ModelError
 from firstlight.histfactory.precision import is_traced
 
 #: Toys that share a random generator: making one takes as long as drawing a few toys.

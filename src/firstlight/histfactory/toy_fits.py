@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from firstlight.histfactory.argument_checks import ModelError, require_finite, require_number
 from firstlight.histfactory.array_types import (
     Array,
     ArrayLike,
@@ -29,7 +30,7 @@ from firstlight.histfactory.hypotheses import (
 )
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Floats, Model, ModelError, require_finite, require_number
+from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Problem, Status
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64

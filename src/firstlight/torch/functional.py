@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from firstlight.histfactory.model import require_number
+from firstlight.histfactory.argument_checks import require_number
 from firstlight.losses.binning import LossError
 from firstlight.torch.arguments import Histograms, Templates
 from firstlight.torch.autograd import number
