@@ -41,7 +41,7 @@ _WATCH_OPTIONS = (
         "--otlp",
         "URL",
         "FIRSTLIGHT_METRICS_OTLP",
-        "send metrics to this OpenTelemetry collector (http://HOST:4318), as often",
+        "send metrics to this OpenTelemetry collector (http://HOST:4318), at the same interval",
     ),
     (
         "--token-file",

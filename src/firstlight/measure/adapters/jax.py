@@ -260,7 +260,7 @@ class JaxJit(Jax):
     def phases_ns(self) -> "dict[str, int | None]":
         if not self._counts["compiles"]:
             raise RuntimeError(
-                f"jax {self._jax.__version__} told of no compilation: its events have other names, "
-                "and its phases cannot be told apart"
+                f"jax {self._jax.__version__} reported no compilation: its events have other "
+                "names, and its phases cannot be told apart"
             )
         return super().phases_ns()
