@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,7 +49,10 @@ def _load_blas_with_one_thread() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Commands of the tests keep what they compile apart from the user's."""
+    """Commands that tests start have their own cache, and answer to Ctrl-C."""
+    # A shell without job control starts background jobs with SIGINT ignored; children inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _load_blas_with_one_thread()
     if "FIRSTLIGHT_CACHE_DIR" not in os.environ:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="firstlight-tests-")
