@@ -1,11 +1,11 @@
-"""Work spread with Ray: toys, grids, benchmark samples and replicas on many machines.
+"""Toys, grids, benchmark samples and server replicas on many machines, with Ray.
 
     from firstlight import cluster
 
     cluster.toys(model, 1_000_000, key=1, on="ray://head:10001", checkpoint="toys")
 
-The rooms whose work is spread know nothing of this one. Ray is imported when something is to run
-on it; without `on` the same functions work on this machine alone.
+The packages whose work is spread do not depend on this one. Ray is imported when something runs on
+it; without `on` the same functions run on this machine only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finished pieces of work in a folder: each a file written whole, so that a kill loses none.
+"""Finished pieces of a job in a folder, each written atomically, so that a kill loses none.
 
-checkpoint.json     what the work is, in how many pieces
-piece-000042.npz    the arrays of one piece; the zip format checks their sums
+checkpoint.json     what the job is
+piece-000042.npz    the arrays of one piece; the zip format has their checksums
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from firstlight.folder_lock import hold
 from firstlight.whole_files import write_bytes, write_text
 
 FORMAT = 1
-#: In every piece: which work it is of.
+#: In every piece: which job it belongs to.
 _OF = "_of"
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class Checkpoint:
-    """The folder of one piece of work, held by one process at a time."""
+    """The folder of one job, locked by one process at a time."""
 
     def __init__(self, path: Path, identity: Mapping[str, str], resume: bool) -> None:
-        """Begin in a new folder, or take up what is there.
+        """Begin in a new folder, or continue what is there.
 
-        identity: what the work is, by named parts: a checkpoint of anything else is refused.
+        identity: what the results depend on, by name; a checkpoint of another job is refused.
         """
         self.path = path
         self._of = hashlib.sha256(json.dumps([*identity.items()]).encode()).hexdigest()[:16]
@@ -65,7 +65,7 @@ class Checkpoint:
         self._lock.close()
 
     def finished(self) -> set[int]:
-        """The numbers of the pieces that are there."""
+        """The numbers of the finished pieces."""
         return {int(file.stem.removeprefix("piece-")) for file in self.path.glob("piece-*.npz")}
 
     def keep(self, number: int, arrays: Arrays) -> None:

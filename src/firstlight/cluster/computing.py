@@ -1,4 +1,4 @@
-"""A job computed: what is not finished yet, by this process or on a cluster, into a folder."""
+"""Compute the unfinished pieces of a job, here or on a cluster, and keep them in a folder."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from firstlight.cluster.jobs import Job, Piece
 from firstlight.cluster.nodes import Missing, mismatch, versions
 from firstlight.cluster.spreading import Spread
 
-Progress = Callable[[int, int], None]  # items (done, of)
+Progress = Callable[[int, int], None]  # (items done, items in all)
+Keep = Callable[[Piece, Arrays], None]
 
 
 class Finished:
-    """The pieces of a job that is done, in a folder."""
+    """The pieces of a finished job, in a folder."""
 
     def __init__(self, checkpoint: Checkpoint, pieces: list[Piece]) -> None:
         self._checkpoint, self._pieces = checkpoint, pieces
 
     def parts(self) -> Iterator[tuple[Piece, Arrays]]:
-        """Every piece in order, one at a time."""
+        """Every piece in order; one in memory at a time."""
         for piece in self._pieces:
             yield piece, self._checkpoint.load(piece.number)
 
@@ -46,18 +47,27 @@ def computed(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Finished]:
-    """All pieces of a job, computed if they are not in the checkpoint already.
+    """All pieces of a job; those in the checkpoint are not computed again.
 
-    on: as of `--on`; None: by this process. checkpoint: a folder; None: a temporary one.
+    on: as for `--on`; None: in this process. checkpoint: a folder; None: a temporary one.
     """
     with _folder(checkpoint) as folder:
         kept = Checkpoint(folder, job.identity(), resume)
         try:
             pieces = job.pieces()
             done = kept.finished()
-            for number in done:  # before hours are spent on the rest
+            for number in done:  # a damaged piece is reported before hours are spent on the rest
                 kept.load(number)
-            keep = _Keeping(kept, pieces, done, progress)
+            items = sum(len(piece) for piece in pieces if piece.number in done)
+            total = sum(map(len, pieces))
+
+            def keep(piece: Piece, arrays: Arrays) -> None:
+                nonlocal items
+                kept.keep(piece.number, arrays)
+                items += len(piece)
+                if progress:
+                    progress(items, total)
+
             todo = [piece for piece in pieces if piece.number not in done]
             if on is None:
                 for piece in todo:
@@ -69,23 +79,6 @@ def computed(
             kept.close()
 
 
-class _Keeping:
-    """Writes pieces down and says how far the work is."""
-
-    def __init__(
-        self, kept: Checkpoint, pieces: list[Piece], done: set[int], progress: Progress | None
-    ) -> None:
-        self._kept, self._progress = kept, progress
-        self._items = sum(p.end - p.begin for p in pieces if p.number in done)
-        self._of = sum(p.end - p.begin for p in pieces)
-
-    def __call__(self, piece: Piece, arrays: Arrays) -> None:
-        self._kept.keep(piece.number, arrays)
-        self._items += piece.end - piece.begin
-        if self._progress:
-            self._progress(self._items, self._of)
-
-
 @contextmanager
 def _folder(given: str | Path | None) -> Iterator[Path]:
     if given is not None:
@@ -95,8 +88,8 @@ def _folder(given: str | Path | None) -> Iterator[Path]:
         yield Path(name) / "pieces"
 
 
-def _on_cluster(job: Job, todo: list[Piece], on: str, keep: _Keeping, named: bool) -> None:
-    with connected(on) as ray:  # before JAX is imported: its threads do not go with a fork
+def _on_cluster(job: Job, todo: list[Piece], on: str, keep: Keep, named: bool) -> None:
+    with connected(on) as ray:  # before JAX is imported: its threads do not survive a fork
         executables = b""
         if job.compiled:
             from firstlight.cluster.frozen_fits import frozen_programs
@@ -122,7 +115,7 @@ def _on_cluster(job: Job, todo: list[Piece], on: str, keep: _Keeping, named: boo
 
 
 def on_node() -> Callable[..., Any]:
-    """The function that a node runs; it travels by value, so that it can say what is missing."""
+    """The function that a node runs; pickled by value, so that it can report what is missing."""
 
     def run(expected: Any, name: str, shared: list[Any], piece: Any) -> tuple[str, Any]:
         from socket import gethostname

@@ -1,4 +1,4 @@
-"""Which cluster: `ray`, `ray://host:port` or `ray:host:port`, joined or started, and left again.
+"""Connect to a cluster named `ray`, `ray://host:port` or `ray:host:port`, or start one.
 
 with connected("ray://head:10001"):
     ...                                # ray.put, ray.wait and so on
@@ -19,41 +19,41 @@ from typing import Any
 
 from firstlight.cluster.errors import ClusterError, RayMissingError, UnreachableError
 
-#: For an address to answer at all; Ray itself would try for minutes.
+#: Time for an address to answer; Ray itself would try for minutes.
 _ANSWER_SECONDS = 5.0
-#: What a cluster that is started here inherits: no reports to others, and workers that do not give
-#: way to everything else on the machine (Ray's default is a niceness of 15).
+#: Environment of a cluster started here: no usage reports, and workers at normal priority (Ray's
+#: default niceness is 15).
 RAY_VARIABLES = {
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
 }
-_FORMS = "'ray' (a cluster on this machine, or that of RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
+_FORMS = "'ray' (a cluster on this machine, or the one at RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
 _FORMS += "client port, usually 10001) or 'ray:HOST:PORT' (from a machine of the cluster)"
 
-#: Ray asks for a token where one was made on the head, and tells a client without one nothing.
+#: Where the head has a token, a client without one gets no answer that would say so.
 _TOKEN_HINT = " If the cluster asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN)."
 
 
 @dataclass(frozen=True)
 class Where:
-    """A cluster as the user names it; no address: the one at hand, or a new one here."""
+    """A cluster as the user names it; without an address: a new one on this machine."""
 
     address: str | None = None
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Host and port, where the address has them ('auto' has none)."""
+        """Host and port, if the address has them ('auto' has not)."""
         host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
         return (host.strip("[]"), int(port)) if colon else None
 
 
 def parse(text: str) -> Where:
-    """What `--on` names.
+    """The cluster that `--on` names.
 
     Raises:
-        ClusterError: It is of none of the known forms.
+        ClusterError: The text has none of the known forms.
     """
     if text == "ray":
         return Where(os.environ.get("RAY_ADDRESS") or None)
@@ -72,10 +72,10 @@ def require_ray() -> None:
 
 @contextlib.contextmanager
 def connected(on: str | Where, files: str | None = None) -> Iterator[Any]:
-    """The module `ray`, connected; a cluster that was started for this is ended afterwards.
+    """The module `ray`, connected; a cluster that was started for this is stopped afterwards.
 
-    A process that is connected already stays so, whatever `on` names. files: a folder that the
-    machines of a cluster elsewhere get a copy of, as the directory that workers start in.
+    A process that is already connected stays so, whatever `on` names. files: a folder that is
+    copied to the machines of a remote cluster, as the working directory of its workers.
     """
     where = parse(on) if isinstance(on, str) else on
     require_ray()
@@ -98,7 +98,7 @@ def connected(on: str | Where, files: str | None = None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """The variables for Ray's processes, which are not for those that this one starts."""
+    """Set the variables for Ray's processes, and for no others that this process starts."""
     added = [name for name in RAY_VARIABLES if name not in os.environ]
     os.environ.update({name: RAY_VARIABLES[name] for name in added})
     try:
@@ -110,20 +110,22 @@ def _settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_signals() -> Iterator[None]:
-    """Leave SIGTERM to this process: Ray's handler aborts it, with a trace of the stack."""
+    """Keep this process's SIGTERM handler: Ray's aborts with a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError, TypeError):  # another thread, or a handler of C
+        with contextlib.suppress(
+            ValueError, TypeError
+        ):  # not the main thread, or a handler set in C
             signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def _messages_on_stderr() -> Iterator[None]:
-    """Ray prints what happens to nodes on stdout, into the middle of a result: one line is enough.
+    """Print Ray's messages about nodes as one line on stderr; Ray would mix them into results.
 
-    A private name of Ray; where it is another one, messages stay where they were.
+    This replaces a private function of Ray; where Ray has none of that name, nothing changes.
     """
     from ray._private import worker
 
@@ -146,7 +148,7 @@ def _start(ray: Any, where: Where, files: str | None) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if where.address is None:
         options |= {"include_dashboard": False, "num_cpus": _usable_cores()}
-        options["address"] = "local"  # never one that somebody else left running
+        options["address"] = "local"  # never a cluster that someone else left running
     else:
         options["address"] = where.address
         options["runtime_env"] = {"working_dir": files} if files else None

@@ -1,12 +1,12 @@
-"""What can go wrong with a cluster.
+"""Errors of clusters.
 
 FirstlightError
 └── ClusterError
     ├── RayMissingError      Ray is not installed here
-    ├── UnreachableError     nothing that speaks Ray answers at the address
+    ├── UnreachableError     no Ray cluster answers at the address
     ├── NodeMismatchError    nodes with other versions, or without Firstlight
-    ├── NoNodesError         every node that could work is gone; what is finished is kept
-    └── CheckpointError      a checkpoint of something else, damaged, or not writable
+    ├── NoNodesError         no node is left; finished work is kept
+    └── CheckpointError      a checkpoint of another job, damaged, or not writable
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from firstlight.errors import FirstlightError
 
 
 class ClusterError(FirstlightError):
-    """Base of what can go wrong with a cluster."""
+    """Base of the errors of clusters."""
 
 
 class RayMissingError(ClusterError):
@@ -23,7 +23,7 @@ class RayMissingError(ClusterError):
 
 
 class UnreachableError(ClusterError):
-    """Nothing that speaks Ray answers at the address."""
+    """No Ray cluster answers at the address."""
 
 
 class NodeMismatchError(ClusterError):
@@ -31,8 +31,8 @@ class NodeMismatchError(ClusterError):
 
 
 class NoNodesError(ClusterError):
-    """Every node that could work is gone; what is finished is kept."""
+    """No node is left; finished work is kept."""
 
 
 class CheckpointError(ClusterError):
-    """A checkpoint of something else, a damaged one, or one that cannot be written."""
+    """A checkpoint of another job, a damaged one, or one that cannot be written."""

@@ -1,7 +1,7 @@
-"""The repeated fits of HistFactory on a cluster: the same results as of the functions there.
+"""Toys, scans and CLs on a cluster, with the same results as the functions of `histfactory`.
 
-All take `on` ("ray", "ray://host:port"; None: this machine), `checkpoint` (a folder in which every
-finished piece is kept), `resume` (take up such a folder) and `progress`.
+All take `on` ("ray", "ray://host:port"; None: this machine), `checkpoint` (a folder that keeps the
+finished pieces), `resume` (continue such a folder) and `progress`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from firstlight.histfactory.scans import Scan, plan_scan
 from firstlight.histfactory.toy_fits import ToyCLs, ToyFits, Toys, plan_toy_cls, plan_toys
 
 Folder = str | Path | None
-#: Bytes of the columns that are looked at together.
+#: Bytes of the columns that are in memory together.
 _MAX_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class FittedToys:
-    """Fits of many toys, whose parameters stay on disk while this is open."""
+    """Fits of many toys; the fitted parameters stay on disk while this is open."""
 
     names: tuple[str, ...]
     nll: Floats
@@ -58,7 +58,7 @@ class FittedToys:
         return int(np.sum(~self.converged))
 
     def columns(self) -> Iterator[tuple[slice, Floats]]:
-        """Fitted values of a few parameters at a time, [toy, parameter], of all toys."""
+        """Fitted values of all toys, a few parameters at a time, as [toy, parameter]."""
         width = max(1, _MAX_BYTES // (8 * len(self.nll)))
         for begin in range(0, len(self.names), width):
             some = slice(begin, min(begin + width, len(self.names)))
@@ -70,7 +70,7 @@ class FittedToys:
         return np.concatenate([a["values"][:, index] for _, a in self._finished.parts()])
 
     def in_memory(self) -> Toys:
-        """All of it as `histfactory.toys` returns it, with the data of every toy."""
+        """Everything as `histfactory.toys` returns it, with the data of every toy."""
         drawn = self._fits.source.draw(0, self._fits.n)
         return Toys(
             names=self.names,
@@ -97,7 +97,7 @@ def fitted_toys(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[FittedToys]:
-    """Many toys: memory holds a few numbers of each, and some columns when they are asked for."""
+    """Fit many toys; memory holds a few numbers per toy, and columns only while they are read."""
     fits = plan_toys(model, n, key, parameters=parameters, mu=mu, fixed=fixed)
     job = ToyJob(fits, _toys_per_piece(fits.compiled))
     with computed(job, on, checkpoint, resume, progress) as finished:
@@ -110,12 +110,35 @@ def fitted_toys(
         yield FittedToys(model.parameter_names, **whole, _fits=fits, _finished=finished)
 
 
-def toys(model: Model, n: int, key: Any = 0, **options: Any) -> Toys:
-    """`histfactory.toys`, spread: equal bit for bit, whoever computes which of them.
+def toys(
+    model: Model,
+    n: int,
+    key: Any = 0,
+    *,
+    parameters: Parameters = None,
+    mu: float | None = None,
+    fixed: Fixed = None,
+    on: str | None = None,
+    checkpoint: Folder = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Toys:
+    """`histfactory.toys`, spread: equal bit for bit, whichever nodes compute them.
 
-    Takes the options of `fitted_toys`, which needs less memory for very many toys.
+    `fitted_toys` needs less memory for very many toys.
     """
-    with fitted_toys(model, n, key, **options) as found:
+    with fitted_toys(
+        model,
+        n,
+        key,
+        parameters=parameters,
+        mu=mu,
+        fixed=fixed,
+        on=on,
+        checkpoint=checkpoint,
+        resume=resume,
+        progress=progress,
+    ) as found:
         return found.in_memory()
 
 
@@ -177,7 +200,7 @@ def cls(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> CLs:
-    """`histfactory.cls` of an array of signal strengths, spread."""
+    """`histfactory.cls` for an array of signal strengths, spread."""
     grid = plan_cls(model, mu, data, fixed, init, test_statistic)
     with computed(
         CLsJob(grid, _points_per_piece(on)), on, checkpoint, resume, progress
@@ -186,11 +209,11 @@ def cls(
 
 
 def _toys_per_piece(compiled: bool) -> int:
-    """Whole batches on an accelerator, where the digits depend on what is in a batch."""
+    """Whole batches on an accelerator, where the digits depend on the batch."""
     on_cpu = not (compiled and is_imported()) or jax.default_backend() == "cpu"
     return TOYS_PER_PIECE if on_cpu else BATCH_PER_PIECE
 
 
 def _points_per_piece(on: str | None) -> int:
-    """One on a cluster, for as many cores as there are; here, enough for several threads."""
+    """One on a cluster, so that all cores share the work; here, enough for several threads."""
     return 16 if on is None else 1

@@ -1,7 +1,7 @@
-"""Fits as frozen executables: what a fresh process needs to fit without JAX and without compiling.
+"""Fits as frozen executables, with which a fresh process fits without JAX and without compiling.
 
-The driver freezes the programs of a model once per kind of model, machine and source, and keeps the
-files; a worker gets their bytes and installs them, also where its own cache is empty.
+The driver freezes a model's programs once per kind of model, machine and source, and keeps the
+files. Workers receive the bytes and install them; they need no cache.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _RESULTS = len(Minimum._fields) - 1
 
 
 def frozen_programs(model: Model) -> bytes:
-    """The file with all executables for fits of models of this kind, which is made if needed."""
+    """The file with all executables for fits of such models; it is made if needed."""
     import jax
 
     if jax.default_backend() != "cpu":
         raise ClusterError(
-            f"fits are spread over CPUs, and this process uses {jax.default_backend()!r}: their "
+            f"fits are spread over CPUs, but this process uses {jax.default_backend()!r}: the "
             "digits would differ. Set JAX_PLATFORMS=cpu, or leave out --on."
         )
     engine = Eager(model)
@@ -48,11 +48,11 @@ def frozen_programs(model: Model) -> bytes:
 
 
 def install(model: Model, executables: bytes) -> None:
-    """Have fits of such models run by these in this process."""
+    """Run the fits of such models by these executables in this process."""
     from firstlight.warmstart import load
 
     with tempfile.TemporaryDirectory(prefix="firstlight-") as folder:
-        # Whoever can hand work to a node of the cluster runs code there in any case.
+        # No signature is asked for: a driver can run any code on its nodes anyway.
         path = Path(folder) / "fits"
         path.write_bytes(executables)
         path.chmod(0o600)
@@ -110,7 +110,7 @@ def _freeze(path: Path, engine: Eager) -> None:
 
 
 def _identity(prepared: Prepared) -> str:
-    """What an executable depends on: shapes, the machine, and the source that it was made from."""
+    """What an executable depends on: shapes, the machine, and the source it was made from."""
     from firstlight import histfactory
     from firstlight.warmstart.frozen.places import this_place
 

@@ -1,7 +1,7 @@
-"""Fits in pieces: what there is to compute, a piece of it anywhere, and the whole from the pieces.
+"""Jobs of many fits, cut into pieces that any process can compute.
 
-Every job says in `compiled` whether XLA runs its fits: decided once, where it was planned, so that
-the digits do not depend on who computes a piece, nor on how many pieces there are.
+`compiled` says whether XLA runs the fits. It is decided once, where the job is planned, so that the
+digits depend neither on the node that computes a piece nor on the number of pieces.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.scans import ScanFits
 from firstlight.histfactory.toy_fits import ToyFits, ToyTest
 
-#: Toys in a piece: seconds of work, so that little is lost with a node and little is overhead; an
-#: accelerator fits so many more in that time, if it has them all at once.
+#: Toys per piece: seconds of work, so that a lost node costs little and overhead is small. An
+#: accelerator fits far more in that time, given in one batch.
 TOYS_PER_PIECE = 256
 BATCH_PER_PIECE = 1 << 16
 
@@ -35,20 +35,23 @@ class Piece:
     begin: int
     end: int
 
+    def __len__(self) -> int:
+        return self.end - self.begin
+
 
 class Job(Protocol):
-    """Work that can be computed in pieces; it travels pickled."""
+    """Work that can be computed in pieces; it is sent pickled."""
 
     @property
     def model(self) -> Model:
-        """The model, or one that all of its models share the executables of."""
+        """The model; where there are several, one whose executables fit them all."""
         ...
 
     @property
     def compiled(self) -> bool: ...
 
     def identity(self) -> Mapping[str, str]:
-        """What the results depend on, by named parts."""
+        """What the results depend on, by name."""
         ...
 
     def pieces(self) -> list[Piece]: ...
@@ -57,7 +60,7 @@ class Job(Protocol):
 
 
 def cut(sizes: list[int], length: int) -> list[Piece]:
-    """Pieces of at most this length, none across two parts."""
+    """Pieces of at most this length; none spans two parts."""
     found: list[Piece] = []
     for part, size in enumerate(sizes):
         for begin in range(0, size, length):
@@ -66,7 +69,7 @@ def cut(sizes: list[int], length: int) -> list[Piece]:
 
 
 class Planned(Protocol):
-    """Fits that were planned as one, and can be computed in parts."""
+    """Fits that were planned together and can be computed in parts."""
 
     @property
     def model(self) -> Model: ...
@@ -83,7 +86,7 @@ W = TypeVar("W", bound=Planned)
 
 @dataclass(frozen=True, eq=False)
 class _FitJob(Generic[W]):
-    """What all jobs of fits share; length: of a piece, at most."""
+    """What all jobs of fits share; length: at most so many items per piece."""
 
     fits: W
     length: int = TOYS_PER_PIECE
@@ -111,7 +114,7 @@ class _FitJob(Generic[W]):
         }
 
     def _about(self) -> tuple[str, dict[str, str]]:
-        """What the work is, and what its results depend on beside what all jobs have."""
+        """The kind of work, and what its results depend on besides what all jobs share."""
         raise NotImplementedError
 
 
@@ -181,7 +184,7 @@ class CLsJob(_FitJob[CLsGrid]):
 
 
 def digest(model: Model) -> str:
-    """A model in a few characters: everything that its likelihood and its fits depend on."""
+    """A short digest of everything that a model's likelihood and fits depend on."""
     ready = prepared(model)
     arrays = [getattr(ready, f.name) for f in fields(ready) if f.name != "codes"]
     settings = [model.init, model.lower, model.upper, model.fixed]

@@ -1,4 +1,4 @@
-"""Upper limits of all signals of a patchset: one per patch, in one call."""
+"""Upper limits for all signals of a patchset, one per patch, in one call."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.patches import Patch, patches_of
 from firstlight.histfactory.workspace_file import read_json
 
-#: Fits behind one limit with its bands, about: what decides whether compiling pays.
+#: About so many fits make one limit with its bands: they decide whether compiling pays.
 _FITS_PER_LIMIT = 60
 
 
 @dataclass(frozen=True)
 class PatchLimit:
-    """The upper limit on the signal of one patch."""
+    """The upper limit on one patch's signal."""
 
     name: str
     values: tuple[float | str, ...]  # of the patch, such as masses
@@ -58,8 +58,8 @@ def upper_limits(
 ) -> list[PatchLimit]:
     """The upper limits for all patches of a patchset, or for those named, in its order.
 
-    patches: applied before the one of the patchset. fixed: as of `histfactory.fit`. The rest is as
-    of `histfactory.load` and `histfactory.upper_limit`.
+    patches: applied before the patch of the patchset. fixed: as for `histfactory.fit`. The rest is
+    as for `histfactory.load` and `histfactory.upper_limit`.
     """
     require_statistic(test_statistic)
     if not (isinstance(level, float) and 0 < level < 1):
@@ -82,7 +82,7 @@ def upper_limits(
 
 @dataclass(frozen=True, eq=False)
 class LimitJob:
-    """One piece per patch. The models are made where they are fitted: that takes long enough."""
+    """One piece per patch; the node that fits a model also builds it, which takes a while."""
 
     workspace: Mapping[str, Any]
     patchset: Mapping[str, Any]
@@ -101,7 +101,7 @@ class LimitJob:
 
     @cached_property
     def model(self) -> Model:
-        """That of the first patch."""
+        """The model of the first patch."""
         return self._model(self.names[0])
 
     def _model(self, name: str, **options: Any) -> Model:
@@ -135,7 +135,7 @@ class LimitJob:
         return {name: np.asarray(getattr(limit, name)) for name in names}
 
     def _like_first(self, name: str) -> tuple[Model, bool]:
-        """A model that shares the executables of the first, or is fitted by NumPy if it cannot."""
+        """A model that shares the executables of the first; if it cannot, NumPy fits it."""
         try:
             return self._model(name, sizes=self.model.about.sizes), self.compiled
         except ModelError:  # it is larger

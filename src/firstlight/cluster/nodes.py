@@ -1,4 +1,4 @@
-"""The machines of a cluster: which versions they run, and what kind of machine they are."""
+"""The nodes of a cluster: the versions they run, and how many cores they have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from firstlight.cluster.errors import NodeMismatchError
 
-#: Packages that decide about digits and formats.
+#: Packages that digits and formats depend on.
 _PACKAGES = ("firstlight", "ray", "numpy", "jaxlib")
 Versions = tuple[tuple[str, str], ...]
 
@@ -45,11 +45,11 @@ def mismatch(host: str, there: Versions | Missing) -> NodeMismatchError:
     other = dict(there)
     shown = [f"{n} is {other.get(n)} there, {v} here" for n, v in versions() if other.get(n) != v]
     return NodeMismatchError(
-        f"node {host}: {'; '.join(shown)}. Results of different versions do not belong together: "
-        "install the same ones on every node."
+        f"node {host}: {'; '.join(shown)}. Results of different versions must not be "
+        "mixed: install the same versions on every node."
     )
 
 
 def working(nodes: list[Mapping[str, Any]]) -> float:
-    """Cores of the nodes that are alive, as `ray.nodes()` lists them."""
+    """Cores of the live nodes in `ray.nodes()`."""
     return sum((float(n["Resources"].get("CPU", 0)) for n in nodes if n["Alive"]), 0.0)

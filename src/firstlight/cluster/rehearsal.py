@@ -1,7 +1,7 @@
-"""Several nodes on one machine, to try on: `with rehearsal([1, 1]) as nodes: nodes.address`.
+"""A cluster of several nodes on one machine: `with rehearsal([1, 1]) as nodes: nodes.address`.
 
-A node is a raylet with its workers, and `kill` ends one as a power cut would. Run as a program, it
-is what holds the nodes: they end with its standard input.
+A node is a raylet with its workers; `kill` ends one as a power cut would. Run as a program, this
+module holds the nodes, which end when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Nodes:
             self.add(count)
 
     def add(self, cores: int) -> None:
-        """One node more."""
+        """Add a node."""
         assert self._holder.stdin is not None and self._holder.stdout is not None
         self._holder.stdin.write(f"{cores}\n")
         self._holder.stdin.flush()
@@ -46,7 +46,7 @@ class Nodes:
         self.raylets.append(said["raylet"])
 
     def kill(self, number: int) -> None:
-        """kill -9 of a node: its raylet and everything that this has started."""
+        """Kill (SIGKILL) a node's raylet and all its descendants."""
         import psutil
 
         raylet = psutil.Process(self.raylets[number])
@@ -57,7 +57,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
-    """A cluster with one node per entry of `cores`; without its head, the first, it ends."""
+    """A cluster with one node per entry of `cores`; it ends if its head, the first, does."""
     holder = subprocess.Popen(
         [sys.executable, "-P", "-m", "firstlight.cluster.rehearsal"],
         stdin=subprocess.PIPE,
@@ -75,17 +75,17 @@ def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
 
 
 def main() -> None:
-    """Start a node for every line of standard input, until that ends; the first is the head."""
+    """Start one node per line of standard input, until end of file; the first is the head."""
     os.environ.update(RAY_VARIABLES)
     from ray.cluster_utils import Cluster
 
     # By default every node would reserve 30 % of the machine's memory for objects.
     options: dict[str, Any] = {"object_store_memory": 256 << 20, "include_log_monitor": False}
-    of_head: dict[str, Any] = {"include_dashboard": False, "no_monitor": True}
-    of_head["_system_config"] = _HEALTH
+    head_only: dict[str, Any] = {"include_dashboard": False, "no_monitor": True}
+    head_only["_system_config"] = _HEALTH
     cluster = Cluster()
     for line in sys.stdin:
-        more = {} if cluster.head_node else of_head
+        more = {} if cluster.head_node else head_only
         node = cluster.add_node(num_cpus=int(line), **options, **more)
         raylet = node.all_processes["raylet"][0].process.pid
         print(json.dumps({"address": cluster.address, "raylet": raylet}), flush=True)

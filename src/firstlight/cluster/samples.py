@@ -1,8 +1,8 @@
 """`firstlight run --on ray`: fresh-process samples on the nodes of a cluster.
 
-Every node has one slot, and a slot runs one process at a time. Samples of machines of one class
-belong together; another class is another run. A node that is lost takes the sample that it was
-measuring with it, and nothing else: the sample is measured again by another node of its class.
+Every node has one slot, which runs one process at a time. Samples from machines of one class make
+one run; another class makes another run. A lost node costs only the sample it was measuring, which
+another node of its class measures again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from firstlight.measure.runner import Runner, Watch
 from firstlight.records import MEASURED_ON, Plan, Sample, jobs
 from firstlight.records.run_directory import RunDirectory
 
-#: For slots to say what they are: a node may have to start Python on a slow disk.
+#: Time for slots to describe themselves: a node may have to start Python from a slow disk.
 _START_SECONDS = 120.0
-#: For a slot to end what it measures, when the run is interrupted.
+#: Time for a slot to end its measurement when the run is interrupted.
 _END_SECONDS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class MachineClass:
-    """Machines whose samples belong together, with their slots, by node."""
+    """Machines whose samples may be mixed, with their slots by node."""
 
     name: str
     slots: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Fleet:
                 fleet.end()
 
     def classes(self) -> list[MachineClass]:
-        """The classes of machines that are there; fails for a node that cannot take part."""
+        """The classes of machines in the cluster; fails for a node that cannot take part."""
         for node in self._ray.nodes():
             cores = node["Resources"].get("CPU", 0)
             if node["Alive"] and cores and node["NodeID"] not in self._slots:
@@ -75,7 +75,7 @@ class Fleet:
         return list(found.values())
 
     def only_class(self) -> MachineClass:
-        """All machines, if they are of one class: their samples make one run."""
+        """The class of all machines; fails if there are several, since a run has one."""
         found = self.classes()
         if len(found) > 1:
             raise ClusterError(
@@ -91,21 +91,21 @@ class Fleet:
             self._ray.remote(Slot)
             .options(
                 num_cpus=cores,
-                max_concurrency=2,  # one measures, the other can end it
+                max_concurrency=2,  # one call measures, another can end it
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
             .remote()
         )
 
     def _facts(self, node: str, host: str, slot: Any) -> Any:
-        """What a slot says of itself; None if its node is gone."""
+        """A slot's versions, class and class name; None if its node is gone."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(slot.facts.remote(), timeout=_START_SECONDS)
         except errors.GetTimeoutError:
             raise ClusterError(
                 f"node {host}: its cores were not free within {_START_SECONDS:g} s. A sample needs "
-                "the whole node: wait for other work there, or take the node away."
+                "the whole node: wait for its other work, or remove the node from the cluster."
             ) from None
         except errors.RayActorError as error:
             if not any(n["Alive"] for n in self._ray.nodes() if n["NodeID"] == node):
@@ -113,26 +113,26 @@ class Fleet:
             raise mismatch(host, Missing(str(error).strip().splitlines()[-1])) from None
 
     def plan(self, machines: MachineClass, request: Request) -> Plan:
-        """The plan of a request for one class of machines, made on one of them."""
+        """The plan of a request for a class of machines, made on one of them."""
         slot = next(iter(machines.slots.values()))
         plan: Plan = self._answer(slot.plan.remote(request))
         return plan
 
     def same(self, plan: Plan) -> MachineClass:
-        """The machines on which a run can be continued."""
+        """The class of machines on which a run can be continued."""
         for machines in self.classes():
             slot = next(iter(machines.slots.values()))
             if self._answer(slot.fingerprint.remote(plan.cases)) == plan.fingerprint:
                 return machines
         raise ResumeError(
-            "no node of the cluster is like those on which this run began: machine, versions, "
+            "no node of the cluster matches the ones on which this run began: machine, versions, "
             "environment variables or the benchmark file differ. Start a new run."
         )
 
     def measure(
         self, machines: MachineClass, plan: Plan, directory: RunDirectory, watch: Watch
     ) -> None:
-        """Measure what is missing in a run, on the slots of one class."""
+        """Measure the missing samples of a run on the slots of one class."""
         for node, slot in list(machines.slots.items()):
             try:
                 self._answer(slot.begin.remote(plan))
@@ -147,7 +147,7 @@ class Fleet:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def end(self) -> None:
-        """End what is still being measured, and give the nodes back."""
+        """End running measurements and release the nodes."""
         slots = list(self._slots.values())
         ending = [slot.end.remote() for slot in slots]
         if ending:
@@ -158,7 +158,7 @@ class Fleet:
 
 
 class _Measuring:
-    """One run on the slots of a class."""
+    """One run on the slots of one class."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class _Measuring:
     ) -> None:
         self._ray, self._directory, self._watch = ray, directory, watch
         self._idle = deque(machines.slots.items())
-        # Which samples there are, and which cases are sound, is the runner's to know.
+        # The runner keeps the book: which samples exist, and which cases are sound.
         done = directory.samples()
         self._book = Runner(plan.cases, plan.settings, directory.keep, done)
         self._sound = {(s.case, s.kind, s.index) for s in done if s.status == "ok"}
@@ -178,7 +178,7 @@ class _Measuring:
         self._running: dict[Any, tuple[str, Any, int]] = {}
 
     def run(self) -> None:
-        # What a case is timed with must have been checked and primed once before.
+        # A case is timed only after it was checked and primed.
         for kinds in (("check",), ("prime",), ("timed",)):
             waiting = deque(i for i, job in enumerate(self._planned) if job[1] in kinds)
             while waiting or self._running:
@@ -187,7 +187,7 @@ class _Measuring:
                 if not self._running:
                     if waiting and not self._idle:
                         raise NoNodesError(
-                            "every node of this class is lost. What was measured is kept: continue "
+                            "every node of this class is lost. Finished samples are kept: continue "
                             f"with firstlight run --resume {self._directory.path} --on ray…"
                         )
                     break
@@ -205,7 +205,7 @@ class _Measuring:
         self._running[slot.measure.remote(case, kind, index)] = (node, slot, number)
 
     def _take(self, reference: Any) -> int | None:
-        """Keep what a slot measured; the number of the job if it was lost with its node."""
+        """Keep what a slot measured; returns the job's number if its node was lost."""
         node, slot, number = self._running.pop(reference)
         try:
             samples: list[Sample] = self._ray.get(reference)
@@ -217,7 +217,7 @@ class _Measuring:
         return None
 
     def _accept(self, sample: Sample) -> None:
-        """Keep a sample; a check or a priming that another node has passed too is only noted."""
+        """Keep a sample, unless it is a check or priming that another node has already passed."""
         key = (sample.case, sample.kind, sample.index)
         if sample.status != "ok" or key not in self._sound:
             self._book.accept(replace(sample, order=self._book.order))

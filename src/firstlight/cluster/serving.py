@@ -1,4 +1,4 @@
-"""`firstlight serve --on ray`: replicas of the server in Ray Serve, more of them as queues grow."""
+"""`firstlight serve --on ray`: replicas of the server in Ray Serve, scaled by their queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = "firstlight"
 _LOOK_SECONDS = 0.5
 _POLICY = "firstlight.cluster.serving_scale:replicas_for_queues"
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
-#: Of the server's own process that replicas need too.
+#: Environment variables of this process that replicas need too.
 _VARIABLES = (
     "FIRSTLIGHT_CACHE",
     "FIRSTLIGHT_CACHE_DIR",
@@ -39,16 +39,16 @@ Say = Callable[[str], None]
 
 
 class _StoppedError(Exception):
-    """A signal before anything was served."""
+    """A signal arrived before anything was served."""
 
 
 class ReplicaError(ClusterError):
-    """Replicas that do not start."""
+    """Replicas did not start."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How many replicas, and what each gets of the cluster."""
+    """How many replicas, and what each one reserves of the cluster."""
 
     min_replicas: int = 1
     max_replicas: int = 4
@@ -60,21 +60,22 @@ def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
     """Serve on a cluster until SIGTERM or SIGINT; returns an exit code.
 
     Args:
-        on: Which cluster, as `connection.parse` has read it.
+        on: Which cluster, from `connection.parse`.
 
     Raises:
-        FirstlightError: Models that cannot be imported or loaded, an address in use, no cluster.
+        FirstlightError: Models cannot be imported or loaded, the address is in use, or no
+            cluster answers.
     """
     import uvloop
 
     begin = time.time()
-    declared(what.targets, what.workspace)  # what is wrong with a file is said here, and at once
+    declared(what.targets, what.workspace)  # reports a faulty file at once
     listening = _listening(what.settings)
     try:
         with ExitStack() as stack:
             stack.callback(listening.close)
             with _apart_from_signals():
-                # Other machines get the files from here.
+                # Other machines receive the files from here.
                 files = None if what.is_local else os.getcwd()
                 ray = stack.enter_context(connected(on, files))
             for number in _STOPPING:
@@ -89,7 +90,7 @@ def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
 
 
 def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
-    """Replicas that are ready; returns the board on which they report."""
+    """Start replicas and wait until they are ready; returns the board to which they report."""
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -103,12 +104,12 @@ def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
         serve.run(deployment.bind(what), name=_NAME, route_prefix=None)
     except RuntimeError as error:
         said = _messages(serve) or [str(error)]
-        raise ReplicaError(f"replicas do not start: {_reason(said[0])}") from None
+        raise ReplicaError(f"replicas did not start: {_reason(said[0])}") from None
     return board
 
 
 def _messages(serve: Any) -> list[str]:
-    """What Ray says of the deployments, if it can."""
+    """Ray's messages about the deployments; empty if it gives none."""
     with suppress(Exception):
         application = serve.status().applications[_NAME]
         return [one.message for one in application.deployments.values() if one.message]
@@ -116,7 +117,7 @@ def _messages(serve: Any) -> list[str]:
 
 
 def options(what: Replicated, scale: Scale) -> dict[str, Any]:
-    """Of the deployment."""
+    """The options of the Ray Serve deployment."""
     environment = {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("OTEL_")}
     return {
         "name": "models",
@@ -129,7 +130,7 @@ def options(what: Replicated, scale: Scale) -> dict[str, Any]:
             "min_replicas": scale.min_replicas,
             "max_replicas": scale.max_replicas,
             "policy": {"policy_function": _POLICY},
-            "look_back_period_s": 12.0,  # Ray tells its controller every ten seconds
+            "look_back_period_s": 12.0,  # Ray reports to its controller every ten seconds
             "upscale_delay_s": 3.0,
             "downscale_delay_s": 60.0,
         },
@@ -143,7 +144,7 @@ def options(what: Replicated, scale: Scale) -> dict[str, Any]:
 async def _front(
     ray: Any, board: Any, listening: socket.socket, settings: Settings, say: Say, begin: float
 ) -> None:
-    """Pass requests on until a signal, then until those that have arrived are answered."""
+    """Forward requests until a signal arrives, then answer those that have arrived."""
     loop, stop, front = asyncio.get_running_loop(), asyncio.Event(), Front()
     server = Server(front, settings.limits)
     for number in _STOPPING:
@@ -170,7 +171,7 @@ async def _front(
 
 
 async def _watch(ray: Any, board: Any, front: Front, say: Say) -> None:
-    """Tell of replicas that have come and gone, and use those that there are."""
+    """Report replicas that come and go, and use the current ones."""
     loop = asyncio.get_running_loop()
     while True:
         reports = await loop.run_in_executor(None, lambda: ray.get(board.reports.remote()))
@@ -187,7 +188,7 @@ async def _watch(ray: Any, board: Any, front: Front, say: Say) -> None:
 
 
 def _reason(text: str) -> str:
-    """The last line of what Ray says, which is the error itself."""
+    """The last line of Ray's message, which is the error itself."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no reason was given"
 
@@ -205,10 +206,10 @@ def _interrupt(*_: Any) -> None:
 
 @contextmanager
 def _apart_from_signals() -> Iterator[None]:
-    """Keep signals that end us from processes that are started meanwhile.
+    """Shield processes started meanwhile from the signals that stop this one.
 
-    A terminal, `timeout` or systemd send them to all processes of a group: a local cluster would
-    be gone before it has answered what has arrived.
+    A terminal, `timeout` and systemd signal the whole process group: a local cluster would be gone
+    before it had answered the requests that had arrived.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:

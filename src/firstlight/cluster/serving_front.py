@@ -1,7 +1,7 @@
-"""The address of a server on a cluster: every request is passed on to the replica with the fewest.
+"""The front of a server on a cluster: it forwards each request to the least busy replica.
 
-A request whose replica ends before it has answered is given to another one: results depend on
-nothing but the request.
+If a replica ends before it answers, another one gets the request: results depend only on the
+request.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from firstlight.cluster.serving_replica import Report
 from firstlight.serve.app import BINARY, JSON, Exchange, fail
 from firstlight.telemetry.prometheus import CONTENT_TYPE
 
-#: Headers of one connection, which is not the next one.
+#: Hop-by-hop headers: they concern one connection and are not forwarded.
 _OF_CONNECTION = frozenset(
     (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
-#: Replicas that a request is given to, one after the other.
+#: How many replicas a request is given to, one after another.
 _TRIES = 4
-#: How long a replica that could not be reached is left alone.
+#: How long an unreachable replica is not tried again.
 _PAUSE_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -46,14 +46,14 @@ class Replica:
 
 
 class Front:
-    """What stands in for the app of a server: `handle` passes an exchange on."""
+    """Takes the place of a server's app: `handle` forwards an exchange."""
 
     def __init__(self) -> None:
         self.replicas: dict[str, Replica] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def update(self, reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
-        """Use these replicas from now on; returns those that are new, and those that are gone."""
+        """Use these replicas from now on; returns the new ones and the lost ones."""
         now = {report.name: report for report in reports}
         gone = [self.replicas.pop(name) for name in list(self.replicas) if name not in now]
         new = [report for name, report in now.items() if name not in self.replicas]
@@ -63,7 +63,7 @@ class Front:
         return new, [replica.report for replica in gone]
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer when a replica has; never raises."""
+        """Answer once a replica has; never raises."""
         if exchange.path == b"/v2/health/live":
             exchange.answer(200, [b""])
         elif exchange.path == b"/metrics":
@@ -72,11 +72,11 @@ class Front:
             self.forward(_Passed(exchange))
 
     def forward(self, passed: _Passed) -> None:
-        """Give a request to a replica, another one than before."""
+        """Give a request to a replica, preferably one that has not had it."""
         replica = self._choose(passed)
         if replica is None:
             more = b"retry-after: 1\r\n"
-            fail(passed.exchange, 503, "no replica takes requests now.", more=more)
+            fail(passed.exchange, 503, "no replica accepts requests now.", more=more)
             return
         passed.tried.append(replica.report.name)
         replica.waiting += 1
@@ -108,7 +108,7 @@ class Front:
         link.send(passed)
 
     async def _metrics(self, exchange: Exchange) -> None:
-        """Those of all replicas, each asked for its own."""
+        """Answer with the metrics of all replicas."""
         asked = {name: _Copy(exchange) for name in self.replicas}
         for name, copy in asked.items():
             self.forward(_Passed(copy, only=name))
@@ -123,7 +123,7 @@ class Front:
         exchange.answer(200, [text.encode()], CONTENT_TYPE.encode())
 
     async def drop_abandoned(self) -> None:
-        """Close what carries a request whose client has left: its replica drops the rows."""
+        """Reset the links of requests whose client has left, so that replicas drop the rows."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for replica in self.replicas.values():
@@ -137,7 +137,7 @@ class Front:
 
 
 class _Passed:
-    """A request on its way, and the replicas that had it."""
+    """A request in flight, and the replicas that have had it."""
 
     def __init__(self, exchange: Exchange, only: str | None = None) -> None:
         self.exchange, self.only = exchange, only
@@ -172,7 +172,7 @@ class _Copy(Exchange):
 
 
 class Link(asyncio.Protocol):
-    """A connection to a replica, with one request at a time."""
+    """A connection to a replica; it carries one request at a time."""
 
     def __init__(self, front: Front, replica: Replica) -> None:
         self._front, self._replica = front, replica
@@ -195,7 +195,7 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """End it so that the replica knows that no answer is waited for, unlike after `close`."""
+        """Reset the connection: unlike `close`, it shows the replica that the client has left."""
         at_once = struct.pack("ii", 1, 0)  # linger for no time
         connection = self._transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
@@ -246,7 +246,7 @@ class Link(asyncio.Protocol):
 
 
 def merged(texts: Mapping[str, str]) -> str:
-    """Metrics of several replicas in one text, each with a label that names its replica."""
+    """Metrics of several replicas in one text; a label names the replica of each series."""
     lines: dict[str, list[str]] = {}
     for name, text in texts.items():
         family = ""

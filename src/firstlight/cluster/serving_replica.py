@@ -1,7 +1,7 @@
-"""What runs in a replica of Ray Serve: the whole of `firstlight serve`, on a port of its own.
+"""A replica in Ray Serve: all of `firstlight serve`, on its own port.
 
-Ray starts replicas, watches them and decides on their number; requests come from `serving_front`
-directly. Ray's own proxy would take a hundred times as long as a small request.
+Ray starts replicas, watches them and scales their number; requests come directly from
+`serving_front`. Ray's own proxy would take a hundred times as long as a small request.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.running import Service, Settings, prepare_process
 from firstlight.serve.targets import declared
 
-#: The actor with what replicas say of themselves.
+#: The actor that holds the reports of replicas.
 BOARD, NAMESPACE = "firstlight-serve", "firstlight"
 _TELL_SECONDS = 1.0
-#: What was not heard of for so long is gone.
+#: A replica that has not reported for so long is gone.
 _SILENT_SECONDS = 15.0
 
 
@@ -39,7 +39,7 @@ class Replicated:
 
 @dataclass(frozen=True)
 class Report:
-    """A replica that takes requests, as it says."""
+    """What a replica that accepts requests reports about itself."""
 
     name: str
     host: str
@@ -69,7 +69,7 @@ class Board:
 
 
 class Replica:
-    """Ready, for Ray too, when every executable has run."""
+    """Ready, also in Ray's view, once every executable has run."""
 
     async def __init__(self, what: Replicated) -> None:  # type: ignore[misc]
         """Ray Serve awaits it."""
@@ -95,7 +95,7 @@ class Replica:
 
     async def _tell(self) -> None:
         while True:
-            with suppress(Exception):  # whatever Ray has to say: it is told again
+            with suppress(Exception):  # the next report follows in a second
                 await self._board.put.remote(self._report)
             await asyncio.sleep(_TELL_SECONDS)
 
@@ -109,7 +109,7 @@ class Replica:
         return {"waiting_batches": waiting, "busy_share": min(max(share, 0.0), 1.0)}
 
     async def __del__(self) -> None:
-        """Ray Serve awaits it before a replica ends: what has arrived is answered."""
+        """Ray Serve awaits it before a replica ends: requests that have arrived are answered."""
         with suppress(Exception):
             self._telling.cancel()
             await self._board.drop.remote(self._report.name)

@@ -1,20 +1,20 @@
-"""How many replicas: decided in Ray Serve's controller, from the queues of the replicas."""
+"""The autoscaling policy: how many replicas the queues need; runs in Ray Serve's controller."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-#: Batches computed and waiting per replica; above it, more replicas are wanted.
+#: Batches running and waiting per replica; above it, more replicas are needed.
 TARGET_LOAD = 0.8
 
 
 def replicas_for_queues(context: Any) -> tuple[int, dict[str, Any]]:
-    """The number of replicas that should be, as a policy of Ray Serve says it.
+    """The wanted number of replicas, as a Ray Serve policy returns it.
 
-    How long it has to be so before there are more or fewer is in the configuration.
+    The configuration says how long a number must be wanted before replicas start or stop.
 
-    context: Ray's `AutoscalingContext`, with what `Replica.record_autoscaling_stats` said.
+    context: Ray's `AutoscalingContext`, with the values of `Replica.record_autoscaling_stats`.
     """
     found = context.aggregated_metrics or {}
     load = sum(sum(found.get(name, {}).values()) for name in ("waiting_batches", "busy_share"))

@@ -1,6 +1,6 @@
-"""What measures on a node: one process at a time, by the runner that measures locally.
+"""The actor that measures on a node: one process at a time, with the same runner as locally.
 
-A slot reserves all cores of its node, so that nothing else of the cluster disturbs a sample.
+A slot reserves all cores of its node, so that no other Ray work disturbs a sample.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from firstlight.measure.planning import Request, fingerprint, plan_run
 from firstlight.measure.runner import Runner
 from firstlight.records import PRIMED, Case, Plan, Sample, to_json
 
-#: Variables that Ray gives its workers; a measured process is to find what the node has.
+#: Variables that Ray sets for its workers; a measured process gets the environment of the node.
 _OF_RAY = re.compile(r"^(RAY_|OMP_NUM_THREADS$|PYTHONBREAKPOINT$|SPT_NOENV$|CUDA_VISIBLE_DEVICES$)")
 _ALLOCATOR = re.compile(r"/ray/core/libjemalloc[^/]*$")
-#: What makes two machines comparable: equal in these, their samples belong together.
+#: Machines that are equal in these are comparable: their samples make one run.
 _CLASS = ("cpu", "container", "gpus", "os", "python", "packages", "environment")
 
 
 class Slot:
-    """An actor: the runner of one node, with its own scratch space and caches."""
+    """The runner of one node, with its own scratch space and caches."""
 
     def __init__(self) -> None:
         environment = environment_of_node()
@@ -38,16 +38,16 @@ class Slot:
         self._ready: set[tuple[str, str]] = set()  # cases checked and primed here
 
     def facts(self) -> tuple[Versions, str, str]:
-        """Versions, the class of the machine, and its name for people."""
+        """Versions, the class of the machine, and the readable name of the class."""
         host = describe_host()
         return versions(), class_of(host), class_name(host)
 
     def plan(self, request: Request) -> Plan:
-        """The plan of a request, on this machine."""
+        """The plan of a request on this machine."""
         return plan_run(request)
 
     def fingerprint(self, cases: tuple[Case, ...]) -> Any:
-        """What must not change between two parts of one run, on this machine."""
+        """What must not change within a run, as it is on this machine."""
         return to_json(fingerprint(cases))
 
     def begin(self, plan: Plan) -> None:
@@ -56,7 +56,7 @@ class Slot:
         self._runner.__enter__()
 
     def measure(self, case: Case, kind: str, index: int) -> list[Sample]:
-        """The sample of a process, after those of the check and the priming that it needs here."""
+        """The sample of a process, after those of the check and priming it needs on this node."""
         runner = self._runner
         assert runner is not None
         take_niceness_of_parent()  # of this thread, which the measured process inherits
@@ -76,7 +76,7 @@ class Slot:
         return sample
 
     def end(self) -> None:
-        """Kill what is being measured, and leave nothing behind."""
+        """Kill the measured processes and remove scratch files."""
         import psutil
 
         for child in psutil.Process().children(recursive=True):
@@ -89,9 +89,9 @@ class Slot:
 
 
 def take_niceness_of_parent() -> None:
-    """Give way to others no more than the node does, whereas Ray's workers do; if that is allowed.
+    """Run at the node's own priority, if permitted; Ray gives its workers a lower one.
 
-    Where it is not, whoever starts the nodes can set RAY_worker_niceness=0.
+    Where it is not permitted, start the nodes with RAY_worker_niceness=0.
     """
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
@@ -103,13 +103,13 @@ def environment_of_node() -> dict[str, str]:
         text = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode("utf-8", "surrogateescape")
         pairs = [entry.partition("=") for entry in text.split("\0") if entry]
         found = {name: value for name, _, value in pairs}
-    except OSError:  # no such file system here
+    except OSError:  # no /proc here
         found = dict(os.environ)
     return without_ray(found)
 
 
 def without_ray(variables: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what Ray adds; of what is preloaded, its allocator."""
+    """An environment without Ray's variables and without its preloaded allocator."""
     found = {name: value for name, value in variables.items() if not _OF_RAY.match(name)}
     preloaded = found.pop("LD_PRELOAD", "").split(":")
     if kept := [path for path in preloaded if path and not _ALLOCATOR.search(path)]:
@@ -118,14 +118,14 @@ def without_ray(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def class_of(host: Mapping[str, Any]) -> str:
-    """Machines of one class have the same."""
+    """The digest that all machines of one class share."""
     parts = {name: host[name] for name in _CLASS}
     parts["memory_gib"] = round(host["memory_bytes"] / 2**30)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def class_name(host: Mapping[str, Any]) -> str:
-    """A name for people and folders, with the class at its end."""
+    """A readable name for messages and folders, ending in the class."""
     cpu = host["cpu"]
     words = f"{cpu['model'] or cpu['architecture']} {cpu['logical_cores']} cores"
     readable = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:40].strip("-")

@@ -1,7 +1,7 @@
-"""Pieces of work handed to a Ray cluster, and handed out again when a node is lost.
+"""Submits pieces of work to a Ray cluster, and again when a node is lost.
 
-Ray could retry by itself. Doing it here says when nobody is left to do the work, bounds how often a
-piece may take its worker down, and keeps every result before the next one is waited for.
+Ray could retry by itself. Retrying here reports when no node is left, bounds how often a piece may
+crash its worker, and stores every result before it waits for the next one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from firstlight.cluster.errors import ClusterError, NoNodesError
 from firstlight.cluster.nodes import working
 from firstlight.errors import FirstlightError
 
-#: Seconds without any node before the work is given up: an autoscaler may still bring one.
+#: Seconds without any node before the work is given up: an autoscaler may still start one.
 PATIENCE_SECONDS = 60.0
-#: How often a piece may end its worker: a node dies for its own reasons, once or twice.
+#: How often a piece may lose its worker: a node may die for other reasons, once or twice.
 _MAX_ATTEMPTS = 10
 _LOOK_SECONDS = 1.0
 P = TypeVar("P")
@@ -32,16 +32,11 @@ class Spread(Generic[P]):
         submit: Callable[[P], Any],
         keep: Callable[[P, Any], None],
         *,
-        slots: Callable[[], int] | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """submit: starts a piece, returns its reference. keep: takes its result.
-
-        slots: how many pieces may be under way; default: two per core, so that none waits.
-        """
+        """submit: starts a piece and returns its reference. keep: stores its result."""
         self._ray = ray
         self._submit, self._keep = submit, keep
-        self._slots = slots or (lambda: 2 * int(working(ray.nodes())))
         self._patience = patience_seconds
         self._attempts: Counter[P] = Counter()
         self._running: dict[Any, P] = {}
@@ -52,12 +47,12 @@ class Spread(Generic[P]):
         )
 
     def run(self, pieces: Iterable[P]) -> None:
-        """Run all pieces; raises what a piece raised, after which nothing is left running."""
+        """Run all pieces; if one raises, cancel the others and raise its error."""
         waiting = deque(pieces)
-        slots, looked, seen = self._slots(), time.monotonic(), time.monotonic()
+        in_flight, looked, seen = self._capacity(), time.monotonic(), time.monotonic()
         try:
             while waiting or self._running:
-                while waiting and len(self._running) < max(slots, 1):
+                while waiting and len(self._running) < max(in_flight, 1):
                     piece = waiting.popleft()
                     self._running[self._submit(piece)] = piece
                 done, _ = self._ray.wait(
@@ -71,15 +66,19 @@ class Spread(Generic[P]):
                         waiting.appendleft(piece)
                 now = time.monotonic()
                 if now - looked > _LOOK_SECONDS:
-                    slots, looked = self._slots(), now
-                seen = now if slots or done else seen
+                    in_flight, looked = self._capacity(), now
+                seen = now if in_flight or done else seen
                 if now - seen > self._patience:
                     raise NoNodesError(
-                        f"no node has been there to work for {self._patience:g} s; "
+                        f"no node has been available for {self._patience:g} s; "
                         f"{len(waiting) + len(self._running)} pieces are left."
                     )
         finally:
             self._end()
+
+    def _capacity(self) -> int:
+        """How many pieces may be in flight: two per core, so that no core waits."""
+        return 2 * int(working(self._ray.nodes()))
 
     def _take(self, piece: P, reference: Any) -> bool:
         """Keep a result; false if it was lost with its worker."""

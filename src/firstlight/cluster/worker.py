@@ -1,4 +1,4 @@
-"""What runs on a node. Imports nothing before it has set how many threads a fit may use."""
+"""Runs on a node. NumPy and JAX are imported after the number of threads per fit is set."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from firstlight.cluster.nodes import Versions, versions
 
-#: The job of this process: most workers never see a second one.
+#: The job of this process: most workers only ever see one.
 _kept: tuple[str, Any] | None = None
 
 
 def compute(expected: Versions, name: str, shared: list[Any], piece: tuple[int, ...]) -> Any:
-    """The arrays of one piece of the job `name`, or the versions here if they are other ones.
+    """The arrays of one piece of the job `name`, or the versions here if they differ.
 
-    shared: a list with the reference of the job, which is fetched once per process.
+    shared: a list with the reference to the job, which is fetched once per process.
     """
     here = versions()
     if here != expected:
@@ -31,8 +31,8 @@ def _job(name: str, shared: list[Any]) -> Any:
     if _kept is None or _kept[0] != name:
         if "numpy" not in sys.modules:  # OpenBLAS reads it when it is loaded
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # A task has reserved one core. XLA reads the second when it starts: more threads of its own
-        # would wait for work by spinning, which took a third of the processor time of a fit.
+        # A task has reserved one core. XLA reads NPROC when it starts: further threads would spin
+        # while they wait for work, which took a third of the processor time of a fit.
         os.environ["FIRSTLIGHT_FIT_THREADS"] = os.environ["NPROC"] = "1"
         import ray
 
