@@ -1,4 +1,4 @@
-"""`firstlight chaos MODE`: a failure on purpose, in a process of ours, to practise on."""
+"""`firstlight chaos MODE`: cause a failure in a small program, to practise on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ examples:
 
 Each failure has a runbook of the same name, and an alert: docs/operate.md.
 
-exit codes: those of the program; 2 wrong usage."""
+exit codes: the program's own; 2 wrong usage."""
 
 
 def add_to(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""`firstlight export RUN --format …`: the numbers in the formats of other tools."""
+"""`firstlight export RUN --format …`: a run in the format of another tool."""
 
 from __future__ import annotations
 

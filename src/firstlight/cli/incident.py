@@ -1,4 +1,4 @@
-"""`firstlight incident collect`: what is known now, as the beginning of a postmortem."""
+"""`firstlight incident collect`: collect the current state, as the start of a postmortem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_to(commands: Commands) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="where to write")
     add("--prometheus", metavar="URL", help="the Prometheus to query")
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
-    add("--warm", type=Path, metavar="MANIFEST", help="what should have been in it")
+    add("--warm", type=Path, metavar="MANIFEST", help="a manifest of what the cache should hold")
     add("--constraints", type=Path, metavar="FILE", help="pinned versions")
     collect.set_defaults(handle=handle, parser=collect)
 

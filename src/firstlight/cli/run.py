@@ -96,7 +96,7 @@ def on_cluster(options: argparse.Namespace) -> int:
         classes = fleet.classes()
         for machines in classes:
             plan = fleet.plan(machines, request(options))
-            tell_skipped(plan)
+            report_skipped(plan)
             path = options.out or default_path(plan)
             path = path if len(classes) == 1 else path / machines.name
             print(f"{len(machines.slots)} node(s) of class {machines.name}", file=sys.stderr)
@@ -127,10 +127,10 @@ def finish(
     try:
         print_run(run.record)
         print(f"\nTook {duration(time.monotonic() - began)}. Report: {run.report}", flush=True)
-    except BrokenPipeError:  # nobody reads any more; the files are written
+    except BrokenPipeError:  # the reader has left; the files are written
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
-        kept = "Interrupted: what was measured is kept. Finish it with:"
+        kept = "Interrupted: finished samples are kept. Finish the run with:"
         print(f"{kept}\n  firstlight run --resume {run.path}{where}", file=sys.stderr)
         return 130
     return exit_code(run)
@@ -160,7 +160,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     from firstlight.runs import default_path
 
     plan = plan_run(request(options))
-    tell_skipped(plan)
+    report_skipped(plan)
     return RunDirectory.create(options.out or default_path(plan), plan), plan
 
 
@@ -180,7 +180,7 @@ def request(options: argparse.Namespace) -> Request:
     )
 
 
-def tell_skipped(plan: Plan) -> None:
+def report_skipped(plan: Plan) -> None:
     for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
         print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
 
@@ -204,7 +204,7 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
 
 
 def measure_on(fleet: Fleet, machines: MachineClass, directory: RunDirectory, plan: Plan) -> bool:
-    """The same on the nodes of one class of a cluster."""
+    """Run every missing process on one class of node; return True if interrupted."""
     from firstlight.present.progress import Progress
 
     try:

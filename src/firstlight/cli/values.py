@@ -1,4 +1,4 @@
-"""What several commands share: checked values of arguments, the choice of cases, signals."""
+"""Shared by several commands: checked argument values, the choice of cases, signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def adding_actions(parser: argparse.ArgumentParser) -> Callable[[str, str, Handler], AddArgument]:
-    """What adds an action to a command (name, line in its help, handler), and takes its options."""
+    """A function that adds an action (name, help, handler) and returns its `add_argument`."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, handle: Handler) -> AddArgument:
@@ -38,7 +38,7 @@ def processes(text: str) -> int:
 
 
 def between(low: int, high: int) -> Callable[[str], int]:
-    """What parses a whole number in this range."""
+    """A parser for whole numbers in this range."""
 
     def parse(text: str) -> int:
         value = int(text)
@@ -46,7 +46,7 @@ def between(low: int, high: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be {low} to {high}")
         return value
 
-    parse.__name__ = "whole number"  # which argparse names where it is not a number at all
+    parse.__name__ = "whole number"  # argparse names it if the text is not a number
     return parse
 
 
@@ -57,7 +57,7 @@ def _positive(limit: float, unit: str) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"must be a positive number of {unit}")
         return value
 
-    parse.__name__ = unit  # which argparse names where it is not a number at all
+    parse.__name__ = unit  # argparse names it if the text is not a number
     return parse
 
 
@@ -93,7 +93,7 @@ def cpus(text: str) -> tuple[int, ...]:
 
 
 def add_case_options(group: Options, time_limit: str) -> None:
-    """Add what `run`, `gate` and `calibrate` choose their cases and processes by."""
+    """Add the options by which `run`, `gate` and `calibrate` choose cases and processes."""
     add = group.add_argument
     add(
         "-b",

@@ -45,10 +45,10 @@ def add_to(commands: Commands) -> None:
 
 
 def _prepare_imports() -> None:
-    """What NumPy and JAX are to find when a command imports them."""
+    """Set the environment that NumPy and JAX read when a command imports them."""
     if "numpy" not in sys.modules:  # fits use all cores themselves
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "jax" not in sys.modules:
-        # Taking most of the memory of a GPU would take longer than a command does.
+        # Preallocating most of a GPU's memory would take longer than the command itself.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        enable()  # what one command compiles, the next one loads
+        enable()  # the next command loads what this one compiles

@@ -61,7 +61,7 @@ def handle(options: argparse.Namespace) -> int:
         grid = cls(job.model, values, job.data, job.fixed, test_statistic=statistic, **spread)
     results = [row(grid, i) for i in range(len(values))]
     content = {"test_statistic": options.test_statistic, "results": list(map(vars, results))}
-    output.tell(options, job, content, lambda: print_results(results, job.model.poi))
+    output.show_results(options, job, content, lambda: print_results(results, job.model.poi))
     output.several_minima(max(result.branches for result in results))
     return output.ending(
         f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in results if not r.converged

@@ -1,4 +1,4 @@
-"""What to know about a workspace before fitting it."""
+"""Properties of a workspace that are worth knowing before a fit."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def handle(options: argparse.Namespace) -> int:
     content = {"parameters": rows, **summary(result)}
     if options.json and options.correlation:
         content["correlation"] = {"names": result.names, "matrix": result.correlation}
-    output.tell(options, job, content, lambda: print_fit(job, result, rows, options))
+    output.show_results(options, job, content, lambda: print_fit(job, result, rows, options))
     output.several_minima(result.branches)
     plot(job, result, options)
     return output.ending(output.unconverged(result, "the fit"))

@@ -43,7 +43,7 @@ def handle(options: argparse.Namespace) -> int:
         job = with_asimov(job, options.asimov, options.blind)
         result = impacts(job.model, job.data, job.fixed, progress=progress)
     top = options.top or len(result.names)
-    output.tell(options, job, describe(result), lambda: print_impacts(result, top))
+    output.show_results(options, job, describe(result), lambda: print_impacts(result, top))
     draw(options.plot, lambda plots: plots.ranking(result, top))
     output.several_minima(result.branches)
     some = f"{result.not_converged} of the fits with one parameter fixed DID NOT CONVERGE."

@@ -68,7 +68,7 @@ def handle(options: argparse.Namespace) -> int:
         with output.Working("CLs for the plot"):
             results = along(job, limit, options.test_statistic, spread)
     content = describe(limit, results, options)
-    output.tell(options, job, content, lambda: print_limit(limit, job.model.poi))
+    output.show_results(options, job, content, lambda: print_limit(limit, job.model.poi))
     if results is not None:
         draw(options.plot, lambda plots: plots.limit_band(results, limit, str(job.model.poi)))
     output.several_minima(limit.branches)

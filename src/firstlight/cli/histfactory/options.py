@@ -133,7 +133,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     add(
         "--on",
         metavar="ray[://HOST:PORT]",
-        help="spread the fits over a Ray cluster: that of RAY_ADDRESS, one started on this "
+        help="spread the fits over a Ray cluster: the one at RAY_ADDRESS, one started on this "
         "machine, or the one at an address (same results; needs the extra 'ray')",
     )
     add(
@@ -147,7 +147,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _stoppable(handle: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """A job that is stopped ends like one that is interrupted, and says how to continue."""
+    """Handle SIGTERM like Ctrl-C, and say how to continue."""
     if options.on is None and options.checkpoint is None:
         return handle(options)
     from firstlight.cli.values import signals_interrupt
@@ -157,13 +157,13 @@ def _stoppable(handle: Callable[[argparse.Namespace], int], options: argparse.Na
             return handle(options)
     except KeyboardInterrupt:
         if options.checkpoint is not None and any(options.checkpoint.glob("piece-*")):
-            kept = "what is finished is kept. Repeat the command with --resume to continue."
+            kept = "finished pieces are kept. Repeat the command with --resume to continue."
             print(f"firstlight: {kept}", file=sys.stderr)
         raise
 
 
 def cluster_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What a function of `firstlight.cluster` takes beside its work; empty: it is not needed."""
+    """Keywords for a function of `firstlight.cluster`; empty if the work stays here."""
     from firstlight.cli.histfactory.job import CommandError
 
     if options.resume and options.checkpoint is None:

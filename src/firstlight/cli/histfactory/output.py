@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
 
 
-def tell(
+def show_results(
     options: argparse.Namespace, job: Job, content: JsonObject, show: Callable[[], None]
 ) -> None:
     """Print the results of a command: one JSON object if asked for, else as `show` does."""

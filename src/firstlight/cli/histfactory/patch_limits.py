@@ -41,7 +41,7 @@ def handle_patches(options: argparse.Namespace, spread: dict[str, Any]) -> int:
         )
     header = {"test_statistic": options.test_statistic, "level": options.level}
     content = {**header, "patchset": file, "limits": [describe(one) for one in found]}
-    output.tell(options, job, content, lambda: print_limits(found, options, job.model.poi))
+    output.show_results(options, job, content, lambda: print_limits(found, options, job.model.poi))
     output.several_minima(max(one.limit.branches for one in found))
     return output.ending(
         f"patch {one.name}: the limits DID NOT CONVERGE."

@@ -84,7 +84,7 @@ def handle(options: argparse.Namespace) -> int:
             **spread,
         )
     ends = {name: interval(result, height) for name, height in HEIGHTS}
-    output.tell(options, job, describe(result, ends), lambda: print_scan(result, ends))
+    output.show_results(options, job, describe(result, ends), lambda: print_scan(result, ends))
     draw(options.plot, lambda plots: plots.profile_scan(result))
     output.several_minima(max(result.best.branches, *result.branches))
     bad = [f"{v:.6g}" for v, s in zip(result.values, result.status_code, strict=True) if s]

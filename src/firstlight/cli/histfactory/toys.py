@@ -101,7 +101,9 @@ def show_toys(result: Toys | FittedToys, options: argparse.Namespace, job: Job) 
     }
     if job.model.poi is not None:
         content["poi_values"] = result.values_of(job.model.poi)
-    output.tell(options, job, content, lambda: print_toys(result, summary, job.model.poi, options))
+    output.show_results(
+        options, job, content, lambda: print_toys(result, summary, job.model.poi, options)
+    )
     return output.ending(failed(result.not_converged, options.n))
 
 
@@ -194,7 +196,7 @@ def cls_from_toys(options: argparse.Namespace, job: Job) -> int:
     content = {name: getattr(result, name) for name in names}
     content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
     content["test_statistic"] = options.test_statistic
-    output.tell(
+    output.show_results(
         options, job, content, lambda: print_toy_cls(result, error, job.model.poi, options.n)
     )
     return output.ending(failed(result.not_converged, 2 * options.n))
