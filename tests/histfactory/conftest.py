@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from firstlight.histfactory.programs import Patience
+
 Plain = dict[str, Any]
 
 
@@ -29,3 +31,21 @@ def judge() -> Callable[..., tuple[Any, list[float]]]:
         return model, parsed.data(model)
 
     return model_and_data
+
+
+class Computing:
+    """Decides what runs fits and gradients, whatever tests before this one have compiled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def by_numpy(self) -> None:
+        self._monkeypatch.setattr(Patience, "is_over", lambda *_: False)
+
+    def by_programs(self) -> None:
+        self._monkeypatch.setattr(Patience, "is_over", lambda *_: True)
+
+
+@pytest.fixture
+def computing(monkeypatch: pytest.MonkeyPatch) -> Computing:
+    return Computing(monkeypatch)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import programs
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.programs import compiler_options
 from firstlight.histfactory.templates import exchange, with_arrays
@@ -263,9 +262,9 @@ def jacobian(function: Any) -> Any:
     return jax.jit(jax.jacrev(function), compiler_options=compiler_options())
 
 
-def both_jacobians(function: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def both_jacobians(function: Any, computing: Any) -> list[Any]:
     """By a program, and without `jit` by NumPy."""
-    monkeypatch.setattr(programs, "PATIENCE", 1e9)
+    computing.by_numpy()
     return [jacobian(function), jax.jacrev(function)]
 
 
@@ -280,11 +279,11 @@ def fitted(model: hf.Model) -> Any:
 
 
 def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_digits(
-    make: Any, exact_slopes: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
+    make: Any, exact_slopes: dict[str, dict[str, float]], computing: Any
 ) -> None:
     model = load(make)
     with jax.enable_x64(True):
-        for by_model in both_jacobians(discovery_results, monkeypatch):
+        for by_model in both_jacobians(discovery_results, computing):
             ours = derivatives(model, by_model(model))
             for k, name in enumerate(("q0", "z0", "p0", "asimov z0")):
                 assert_agree({n: v[k] for n, v in ours.items()}, exact_slopes[name], name)
@@ -294,14 +293,11 @@ def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_d
         assert_agree({n: v[k] for n, v in by_fit.items()}, exact_slopes[name], name)
 
 
-@pytest.mark.parametrize("patience", [1e9, 0.0], ids=["NumPy", "compiled"])
+@pytest.mark.parametrize("by", ["by_numpy", "by_programs"])
 def test_derivative_by_a_model_has_the_same_digits_in_a_32_bit_program(
-    make: Any,
-    exact_slopes: dict[str, dict[str, float]],
-    patience: float,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Any, exact_slopes: dict[str, dict[str, float]], by: str, computing: Any
 ) -> None:
-    monkeypatch.setattr(programs, "PATIENCE", patience)
+    getattr(computing, by)()
     model = load(make)
     gradient = jax.grad(lambda m: hf.discovery(m).z0)(model)
     assert np.asarray(gradient.arrays.nominal).dtype == np.float64
@@ -309,7 +305,7 @@ def test_derivative_by_a_model_has_the_same_digits_in_a_32_bit_program(
 
 
 def test_derivatives_of_cls_and_of_the_limit_at_any_level_match_50_digits(
-    make: Any, monkeypatch: pytest.MonkeyPatch
+    make: Any, computing: Any
 ) -> None:
     """Slopes of a limit at another value would be others: that the values agree is seen too."""
     model = load(make)
@@ -319,7 +315,7 @@ def test_derivatives_of_cls_and_of_the_limit_at_any_level_match_50_digits(
         return jnp.stack([at.observed, at.expected[2], limit.observed, limit.expected[2]])
 
     with jax.enable_x64(True):
-        both = [derivatives(model, by(model)) for by in both_jacobians(results, monkeypatch)]
+        both = [derivatives(model, by(model)) for by in both_jacobians(results, computing)]
     exact = slopes(lambda e: e.cls(MU_TEST), SOME)
     for (k, name), ours in product(enumerate(("observed", "expected")), both):
         assert_agree({n: v[k] for n, v in ours.items()}, exact[name], f"CLs {name}")
@@ -339,11 +335,11 @@ def test_derivatives_of_cls_and_of_the_limit_at_any_level_match_50_digits(
 
 
 def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(
-    make: Any, monkeypatch: pytest.MonkeyPatch
+    make: Any, computing: Any
 ) -> None:
     excess = load(make)
     counts = ((38.0, 41.0), (0.0, 0.0), (0.0, 90.0), (50.0, 0.0))
-    for observed, by in product(counts, both_jacobians(discovery_results, monkeypatch)):
+    for observed, by in product(counts, both_jacobians(discovery_results, computing)):
         model = load(make, observed)
         found = hf.discovery(model)
         with jax.enable_x64(True):

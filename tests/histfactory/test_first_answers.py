@@ -95,14 +95,14 @@ def test_plain_calls_need_no_jax_and_their_model_is_a_pytree_once_it_is_there(ma
 
 @pytest.mark.parametrize("codes", [("code4", "code4p"), ("code1", "code0"), ("code4", "code2")])
 def test_numpy_and_compiled_programs_end_at_the_same_minimum(
-    codes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    codes: tuple[str, str], computing: Any
 ) -> None:
     model = hf.load(synthetic.preset("complex-8p"), interpolation=codes)
     rng = np.random.default_rng(5)
     for data in [None, *rng.poisson(model.observed, (3, model.n_bins)).astype(float)]:
-        monkeypatch.setattr(programs, "PATIENCE", 1e9)
+        computing.by_numpy()
         first = hf.discovery(model, data)
-        monkeypatch.setattr(programs, "PATIENCE", 0.0)
+        computing.by_programs()
         compiled = hf.discovery(model, data)
         assert first.q0 == pytest.approx(compiled.q0, rel=1e-9, abs=1e-11)
         pairs = ((first.free, compiled.free), (first.conditional, compiled.conditional))

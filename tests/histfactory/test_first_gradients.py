@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import programs, synthetic
+from firstlight.histfactory import synthetic
 from firstlight.histfactory.dimensions import PRESETS
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.templates import with_arrays
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "PATIENCE", 1e9)
+def numpy_only(computing: Any) -> None:
+    computing.by_numpy()
 
 
 def load(rates: str = "code4", shapes: str = "code4p") -> hf.Model:

@@ -170,12 +170,11 @@ def test_covariance_is_the_inverse_of_the_numerical_hessian_of_pyhfs_nll(
     )
 
 
-def test_covariance_of_numpy_and_of_the_compiled_program_agree(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_covariance_of_numpy_and_of_the_compiled_program_agree(make: Any, computing: Any) -> None:
+    computing.by_numpy()
     found = hf.fit(load(random_workspace(make, 5, 80.0)), fixed=["mu"])
     first = found.covariance
-    monkeypatch.setattr(programs, "PATIENCE", 0.0)
+    computing.by_programs()
     last = found.covariance
     np.testing.assert_allclose(last, first, rtol=1e-11, atol=1e-15)
     assert not first[found.names.index("mu")].any()

@@ -81,7 +81,10 @@ class Program:
         self.function = function
         self._patience = Patience(evaluations)
         self._installed: dict[Hashable, Callable[..., Any]] = {}  # by kind of model
-        self.is_due = self._patience.is_over
+
+    def is_due(self, model: Prepared, calls: int = 1) -> bool:
+        """Whether to run compiled, if so many more calls are certain."""
+        return self._patience.is_over(model, calls)
 
     def install(self, kind: Hashable, executable: Callable[..., Any]) -> None:
         """Run `executable(prepared, *arrays)` for models of this kind in place of compiling.
