@@ -12,7 +12,6 @@ import pytest
 from scipy import optimize
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import programs
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.newton import EDM_TOLERANCE
 from firstlight.histfactory.precision import float64_scope

@@ -24,6 +24,7 @@ from firstlight.histfactory.internal_order import data_of, data_vector, to_inter
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts
 from firstlight.histfactory.likelihood import nll as plain_nll
+from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.numpy_or_jax import map_leaves, plain
 from firstlight.histfactory.precision import in_float64
@@ -46,6 +47,7 @@ def expected_data(
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.fit_gradients:nll")
 def nll(
     model: Model,
     parameters: Parameters = None,

@@ -33,6 +33,7 @@ from firstlight.histfactory.hypotheses import (
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import plain
@@ -61,6 +62,7 @@ class CLs:
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.exclusion_gradients:cls")
 def cls(
     model: Model,
     mu: Number,

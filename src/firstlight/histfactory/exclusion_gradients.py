@@ -1,4 +1,4 @@
-"""The first gradients of CLs and upper limits, by NumPy: see `first_gradients`."""
+"""First gradients of CLs and upper limits in NumPy: see `first_gradients`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from firstlight.histfactory.exclusion import (
     HypothesisTest,
     Minima,
     Setup,
-    cls,
     cls_of,
     require_possible_strength,
 )
@@ -24,8 +23,8 @@ from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import ROUNDING, require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.limits import UpperLimit, by_calls, upper_limit
-from firstlight.histfactory.linear_results import Linear, rule_of
+from firstlight.histfactory.limits import UpperLimit, by_calls
+from firstlight.histfactory.linear_results import Linear, rule
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.profile_slopes import (
     Slope,
@@ -43,8 +42,8 @@ _CLS = Patience(evaluations=36, compiling=6)
 LIMIT = Patience(evaluations=300, compiling=8)
 
 
-@rule_of(cls, _CLS)
-def _cls(
+@rule(_CLS)
+def cls(
     model: Model,
     mu: Number,
     data: DataSet = None,
@@ -81,7 +80,7 @@ def _with_zero(slopes: Array) -> Array:
 def _statistic_slopes(
     test: HypothesisTest, mu: float, minima: Minima, result: CLs
 ) -> tuple[Slope, Slope]:
-    """Of the statistic of the data, and of that of the Asimov data."""
+    """Slopes of the test statistics of the data and of the Asimov data."""
     engine, prepared = test.engine, test.engine.prepared
     poi = poi_position(engine.model)
     free, null = test.setup.first_problems()
@@ -104,7 +103,7 @@ def _statistic_slopes(
 
 
 def _cls_mixing(result: CLs, test_statistic: str) -> CLs:
-    """Derivatives of `exclusion.asymptotic_cls` and `expected_cls` by both statistics."""
+    """Derivatives of `asymptotic_cls` and `expected_cls` with respect to both statistics."""
     q, q_asimov = float(result.q), float(result.q_asimov)
     of_q, of_asimov = np.eye(2)
     by_root, by_root_asimov = root_slope(q) * of_q, root_slope(q_asimov) * of_asimov
@@ -136,8 +135,8 @@ def _cls_mixing(result: CLs, test_statistic: str) -> CLs:
     )
 
 
-@rule_of(upper_limit, LIMIT)
-def _upper_limit(
+@rule(LIMIT)
+def upper_limit(
     model: Model,
     level: float = 0.05,
     data: DataSet = None,
@@ -162,9 +161,10 @@ def _upper_limit(
 def limit_and_slopes(
     engine: OnHost, level: float, data: Data, fixed: Fixed, test_statistic: str
 ) -> tuple[UpperLimit, list[Slope], list[float]] | None:
-    """The limits, and the derivatives of all bands and by the level; None if there are none.
+    """The limits, the slopes of each, and their derivatives with respect to the level.
 
     A limit μ solves h(μ) = ln(CLs/level) = 0, so its derivatives are those of h over -dh/dμ.
+    Returns None if the search did not converge.
     """
     require_statistic(test_statistic)
     with LIMIT.spent(engine.prepared):
@@ -180,7 +180,7 @@ def limit_and_slopes(
 
 
 def _height_slope(test: HypothesisTest, mu: float, band: int) -> Slope:
-    """Of ln CLs at a signal strength: band 0 is the observed one, the others are expected."""
+    """The slope of ln CLs at a signal strength. Band 0 is observed, 1 to 5 are expected."""
     minima, statistic = test.minima_at(mu), test.setup.test_statistic
     result = cls_of(test.engine, mu, minima, statistic)
     mixing = _cls_mixing(result, statistic)

@@ -1,9 +1,9 @@
-"""The first gradients of tests and limits, by NumPy: rules for `linear_results`.
+"""First gradients of tests in NumPy: rules for `linear_results`.
 
-Compiling the gradient of a test takes as long as dozens of them in NumPy, so the first ones are
-computed there, from the same fits; `programs` explains when a program takes over. A rule answers
-None, and leaves the call to a program, if a fit did not converge, if starting values are given, or
-once compiling pays.
+Compiling the gradient of a test takes as long as dozens of them in NumPy, so NumPy computes the
+first ones from the same fits; `programs` explains when a compiled program takes over. A rule
+returns None, which leaves the call to a program, if a fit did not converge or starting values are
+given.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from firstlight.histfactory.inference import (
     Discovery,
     Ratio,
     RatioAndFits,
-    discovery,
     discovery_of,
-    likelihood_ratio,
     ratio_and_fits,
 )
 from firstlight.histfactory.internal_order import poi_position
-from firstlight.histfactory.linear_results import Linear, rule_of
+from firstlight.histfactory.linear_results import Linear, rule
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Status, WarmStart
 from firstlight.histfactory.profile_slopes import (
@@ -43,7 +41,6 @@ from firstlight.histfactory.programs import Patience
 RATIO = Patience(evaluations=18, compiling=3)
 
 
-@rule_of(likelihood_ratio, RATIO)
 def _likelihood_ratio(
     model: Model,
     mu: Number | None,
@@ -68,8 +65,11 @@ def _likelihood_ratio(
     return Linear(ratio, _ratio_mixing(ratio), gradients)
 
 
-@rule_of(discovery, RATIO)
-def _discovery(
+likelihood_ratio = rule(RATIO)(_likelihood_ratio)
+
+
+@rule(RATIO)
+def discovery(
     model: Model,
     data: DataSet = None,
     fixed: Fixed = None,
@@ -93,14 +93,14 @@ def _discovery(
 
 
 def value_slopes(engine: OnHost, made: RatioAndFits) -> list[Slope]:
-    """Of the likelihoods at the minima; only the last of them is at the tested strength."""
+    """Slopes of the likelihoods at the minima; only the last minimum is at the tested μ."""
     pairs = list(zip(made.problems, made.found, strict=True))
     before = [of_value(engine.prepared, *pair) for pair in pairs[:-1]]
     return [*before, of_value(engine.prepared, *pairs[-1], poi_position(engine.model))]
 
 
 def _ratio_mixing(ratio: Ratio) -> Ratio:
-    """Derivatives by the likelihoods of the free and the conditional fit, and by the constants."""
+    """Derivatives with respect to the two likelihoods (free, conditional) and the constants."""
     assert ratio.free is not None
     return Ratio(
         q=np.array([-2.0, 2.0, 0.0]) * (ratio.q > 0),
@@ -111,13 +111,13 @@ def _ratio_mixing(ratio: Ratio) -> Ratio:
 
 
 def _bare(fit: FitResult | None) -> FitResult:
-    """A fit as a program returns it, without its Hessian."""
+    """The fit without its Hessian, as a compiled program returns it."""
     assert fit is not None
     return replace(fit, _hessian=None)
 
 
 def fit_mixing(fit: FitResult, of_nll: Array) -> FitResult:
-    """Derivatives of a fit whose likelihood alone has any."""
+    """Derivatives of a fit whose parameters are constant: only its likelihood varies."""
     constant = dict.fromkeys(
         ("values", "edm", "iterations", "status_code", "is_free", "at_bound", "branches", "_free"),
         0.0,
@@ -131,15 +131,14 @@ def root_slope(q: float) -> float:
 
 
 def converged(fits: Iterable[Minimum]) -> bool:
-    """Whether all of them converged."""
     return all(fit.status == int(Status.CONVERGED) for fit in fits)
 
 
 def by_argument(
     model: Model, data: DataSet, fixed: Fixed, slopes: Sequence[Slope]
 ) -> dict[str, list[Array]]:
-    """Derivatives with respect to the model, the data and μ, stacked over numbers."""
-    own: Array = np.ones(len(slopes[0].start))  # fixed parameters at the model's own value
+    """Derivatives with respect to the model, the data and μ, stacked over the numbers s."""
+    own: Array = np.ones(len(slopes[0].start))  # 1: a fixed parameter stays at the model's init
     for name, value in as_fixed(model, fixed).items():
         if not isinstance(value, bool):
             own[model._order[model.index(name)]] = 0.0
@@ -155,7 +154,7 @@ def by_argument(
 
 
 def _by_data(model: Model, data: DataSet, slope: Slope) -> tuple[Slope, Array]:
-    """The derivative with respect to data that were given; the rest are the model's own."""
+    """Split off the derivative with respect to given data; what remains is the model's data."""
     n_main = model.n_bins
     by_data = slope.main[:n_main]
     if data is None:

@@ -1,4 +1,4 @@
-"""The first gradients of likelihoods and fits, by NumPy: see `first_gradients`."""
+"""First gradients of likelihoods, fits and Asimov data in NumPy: see `first_gradients`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from firstlight.histfactory.array_slopes import array_slopes
 from firstlight.histfactory.array_types import Array, DataSet, Number, Parameters
 from firstlight.histfactory.closed_form import evaluate
 from firstlight.histfactory.engine import OnHost
-from firstlight.histfactory.evaluation import nll
 from firstlight.histfactory.first_gradients import by_argument, converged, fit_mixing
-from firstlight.histfactory.fitting import Fixed, fit, problem_of, result_of
+from firstlight.histfactory.fitting import Fixed, problem_of, result_of
 from firstlight.histfactory.hypotheses import hypotheses
-from firstlight.histfactory.inference import asimov
 from firstlight.histfactory.internal_order import (
     data_of,
     data_vector,
@@ -23,7 +21,7 @@ from firstlight.histfactory.internal_order import (
     to_public,
 )
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.linear_results import Linear, rule_of
+from firstlight.histfactory.linear_results import Linear, rule
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import map_leaves
@@ -42,13 +40,13 @@ from firstlight.histfactory.programs import Patience
 
 NLL = Patience(evaluations=1)
 FIT = Patience(evaluations=30, compiling=2)
-#: Derivatives of all results with respect to all numbers of a model; for a larger one a program
-#: computes those that are asked for.
+#: Rules compute the derivatives of all results with respect to all numbers of a model. For more
+#: than this, a program computes only the ones asked for.
 _MAX_DERIVATIVES = 1 << 22
 
 
-@rule_of(nll, NLL)
-def _nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> Linear | None:
+@rule(NLL)
+def nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> Linear | None:
     given = np.atleast_1d(model.vector(parameters))
     if given.ndim > 1 or isinstance(parameters, (list, tuple)):
         return None
@@ -76,7 +74,7 @@ def _at_init(model: Model, parameters: Parameters) -> Array:
 
 
 def _by_parameters(model: Model, parameters: Parameters, gradient: Array) -> list[Array]:
-    """By every leaf of what was given, for the likelihood and its constants."""
+    """Derivatives of the likelihood and its constants with respect to each leaf of `parameters`."""
     if parameters is None:
         return []
     if isinstance(parameters, dict):  # whose leaves JAX has in the order of their names
@@ -84,8 +82,8 @@ def _by_parameters(model: Model, parameters: Parameters, gradient: Array) -> lis
     return [np.stack([gradient, np.zeros_like(gradient)])]
 
 
-@rule_of(fit, FIT)
-def _fit(
+@rule(FIT)
+def fit(
     model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
 ) -> Linear | None:
     if init is not None or not _are_few(model, model.n_parameters):
@@ -109,8 +107,8 @@ def _fit(
     return Linear(result, mixing, gradients)
 
 
-@rule_of(asimov, FIT)
-def _asimov(
+@rule(FIT)
+def asimov(
     model: Model,
     mu: Number | None = None,
     data: DataSet = None,
@@ -135,13 +133,13 @@ def _asimov(
 
 
 def _of_asimov(engine: OnHost, problem: Problem, found: Minimum, made: Data, unit: Slope) -> Slope:
-    """Of one count of the Asimov data at a minimum with a tested strength."""
+    """The slope of one count of the Asimov data, `made` at the minimum with μ held."""
     direct, by_theta = through_asimov(engine.prepared, found.theta, made, unit)
     moved = of_position(engine.prepared, problem, found, by_theta)
     return by_strength(combined((1.0, direct), (1.0, moved)), poi_position(engine.model))
 
 
 def _are_few(model: Model, results: int) -> bool:
-    """Whether all derivatives of so many results can be computed before one is asked for."""
+    """Whether computing all derivatives of this many results is affordable."""
     numbers = sum(np.size(array) for array in vars(model.arrays).values())
     return numbers * results <= _MAX_DERIVATIVES

@@ -24,6 +24,7 @@ from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import Minimum, Problem, Status
@@ -175,6 +176,7 @@ def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.fit_gradients:fit")
 def fit(
     model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
 ) -> FitResult:

@@ -33,6 +33,7 @@ from firstlight.histfactory.hypotheses import (
 )
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal
 from firstlight.histfactory.lazy_jax import pytree
+from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.numpy_or_jax import plain
@@ -79,6 +80,7 @@ class Ratio:
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.first_gradients:discovery")
 def discovery(
     model: Model,
     data: DataSet = None,
@@ -112,6 +114,7 @@ def discovery_of(engine: Engine, found: Ratio) -> Discovery:
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.first_gradients:likelihood_ratio")
 def likelihood_ratio(
     model: Model,
     mu: Number,
@@ -239,6 +242,7 @@ def qmu_tilde(
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.fit_gradients:asimov")
 def asimov(
     model: Model,
     mu: Number | None = None,

@@ -36,6 +36,7 @@ from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
+from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum
@@ -57,6 +58,7 @@ class UpperLimit:
 
 
 @in_float64
+@first_gradient_by("firstlight.histfactory.exclusion_gradients:upper_limit")
 def upper_limit(
     model: Model,
     level: float = 0.05,

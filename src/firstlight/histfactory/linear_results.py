@@ -1,9 +1,12 @@
-"""Results whose first derivatives are known as numbers, given to JAX.
+"""Results that JAX receives together with their first derivatives, both computed by NumPy.
 
-Under `jax.grad` without `jit` around it, the values that a function is called with are known. A
-rule then computes its result and its derivatives in NumPy, and JAX is only told about them:
-nothing is traced, and nothing is compiled. In a program that JAX compiles, under `vmap`, and for
-second derivatives, values are not known, and `precision` builds a program as before.
+Under `jax.grad` without `jit`, the arguments of a function have known values. The function's rule
+computes its result and derivatives in NumPy and hands both to JAX: nothing is traced or compiled.
+In a compiled program, under `vmap` and for second derivatives the values are unknown, and
+`precision` builds a program instead.
+
+A function names its rule in `first_gradient_by`. The rules of this package are named by strings,
+because they are imported only when a gradient is taken.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +30,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear:
-    """A result, and how it changes with the arguments, through a few numbers s."""
+    """A result and its derivatives, factored through a few intermediate numbers s."""
 
     result: Any
-    mixing: Any  # like the result: ∂/∂s of every leaf [..., s], or 0.0 where there is none
-    gradients: Mapping[str, Sequence[Array]]  # ∂s/∂ of every leaf of an argument [s, ...]
+    mixing: Any  # shaped like the result: ∂leaf/∂s [..., s], or 0.0 for a constant leaf
+    gradients: Mapping[str, Sequence[Array]]  # by argument: ∂s/∂leaf [s, ...] per leaf
 
 
-#: Of a call: positional ones, and keywords.
+#: Positional and keyword arguments of a call.
 Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
-#: Takes the arguments of its function, as numbers; None where only a program can answer.
-Rule = Callable[..., Linear | None]
-_RULES: dict[Callable[..., object], tuple[Rule, Patience]] = {}
+F = TypeVar("F", bound=Callable[..., object])
 
 
-def rule_of(function: Callable[..., object], patience: Patience) -> Callable[[Rule], Rule]:
-    """Registers the rule of a public function of a model, and until when it is followed."""
+@dataclass(frozen=True)
+class Rule:
+    """Computes a function's result and derivatives until `patience` with NumPy is over."""
 
-    def register(rule: Rule) -> Rule:
-        _RULES[inspect.unwrap(function)] = rule, patience
-        return rule
+    compute: Callable[..., Linear | None]  # called like the function; None: only a program can
+    patience: Patience
 
-    return register
+
+def rule(patience: Patience) -> Callable[[Callable[..., Linear | None]], Rule]:
+    """Decorate a function as a rule."""
+    return lambda compute: Rule(compute, patience)
+
+
+_RULES: dict[Callable[..., object], Rule | str] = {}
+
+
+def first_gradient_by(rule: Rule | str) -> Callable[[F], F]:
+    """Declare the rule of a function of a model, or its address: `"package.module:name"`."""
+
+    def declare(function: F) -> F:
+        _RULES[function] = rule
+        return function
+
+    return declare
+
+
+@cache
+def _rule_of(function: Callable[..., object]) -> Rule | None:
+    from pkgutil import resolve_name  # plain calls need no rules
+
+    declared = _RULES.get(function)
+    return resolve_name(declared) if isinstance(declared, str) else declared
 
 
 def known_result(
@@ -58,19 +83,18 @@ def known_result(
     unflatten: Callable[[Sequence[Array]], Arguments],
     wide: bool,
 ) -> tuple[Any] | None:
-    """The result if there is a rule for it and all values are known, in a tuple; None otherwise.
+    """The result in a tuple if the function has a rule and all values are known, otherwise None.
 
-    arguments: (args, kwargs), among them a model; arrays: their leaves that are arrays; unflatten:
-    makes the former from the latter.
+    arrays: the leaves of `arguments` that are arrays; unflatten: makes `arguments` from them.
     """
-    rule, patience = _rules().get(function, (None, None))
-    if rule is None or patience is None or patience.is_over(_model(*arguments).about):
+    rule = _rule_of(function)
+    if rule is None or rule.patience.is_over(_model(*arguments).about):
         return None
     numbers = [_number(array) for array in arrays]
     if any(number is None for number in numbers):
         return None
     args, kwargs = unflatten(numbers)
-    linear = rule(*args, **kwargs)
+    linear = rule.compute(*args, **kwargs)
     if linear is None:
         return None
     gradients = _by_leaf(function, arguments, linear.gradients)
@@ -85,16 +109,8 @@ def _model(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Model:
     return model
 
 
-@cache
-def _rules() -> dict[Callable[..., object], tuple[Rule, Patience]]:
-    # They use functions that are decorated with what calls this.
-    from firstlight.histfactory import exclusion_gradients, first_gradients, fit_gradients  # noqa: F401
-
-    return _RULES
-
-
 def _number(array: Array) -> NDArray[Any] | None:
-    """An array in NumPy, also behind one differentiation; None if it is not known."""
+    """An array's value in NumPy, seen through one level of differentiation; None if unknown."""
     value = getattr(array, "primal", None) if isinstance(array, jax.core.Tracer) else array
     return None if value is None or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
@@ -102,7 +118,7 @@ def _number(array: Array) -> NDArray[Any] | None:
 def _by_leaf(
     function: Callable[..., object], arguments: Arguments, gradients: Mapping[str, Sequence[Array]]
 ) -> list[Array] | None:
-    """The derivatives with respect to every traced array; None if one is not among them."""
+    """The derivatives with respect to every traced array; None if any of them is missing."""
     args, kwargs = arguments
     names = list(inspect.signature(function).parameters)
     named = [*zip(names, args, strict=False), *sorted(kwargs.items())]
@@ -118,7 +134,7 @@ def _by_leaf(
 
 
 def _attached(linear: Linear, gradients: list[Array], wide: bool) -> Any:
-    """A function of the traced arrays alone, that returns the result with its derivatives."""
+    """A function of the traced arrays that returns the result, differentiable once by JAX."""
     leaves, structure = jax.tree.flatten(linear.result)
     mixing = [np.asarray(m, np.float64) for m in jax.tree.leaves(linear.mixing)]
     result = jax.tree.unflatten(structure, [_array(leaf) for leaf in leaves])
@@ -156,6 +172,6 @@ def _moved(leaf: Array, mixing: Array, change: Array) -> Array:
 
 
 def _array(leaf: Array) -> jax.Array:
-    """As a program returns it: integers have 32 bits."""
+    """A leaf of the result, typed as a compiled program returns it: integers have 32 bits."""
     leaf = np.asarray(leaf)
     return jnp.asarray(leaf, np.int32 if leaf.dtype.kind == "i" else leaf.dtype)

@@ -41,7 +41,7 @@ from firstlight.histfactory.inference import (
     likelihood_ratio,
 )
 from firstlight.histfactory.lazy_jax import jax, jnp
-from firstlight.histfactory.linear_results import rule_of
+from firstlight.histfactory.linear_results import Rule, first_gradient_by
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.precision import in_float64, is_traced
@@ -179,6 +179,7 @@ def nll(
 
 
 @in_float64
+@first_gradient_by(Rule(first_gradients.tested, RATIO))
 def tested(
     model: Model,
     keys: Keys,
@@ -215,14 +216,12 @@ def tested(
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
-rule_of(tested, RATIO)(first_gradients.tested)
-
-
 def _exchanged(model: Model, keys: Keys, values: Values, variations: str) -> Model:
     return templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
 
 
 @in_float64
+@first_gradient_by(Rule(first_gradients.limit, LIMIT))
 def _limit(
     model: Model,
     keys: Keys,
@@ -239,9 +238,6 @@ def _limit(
         data = asimov(changed, parameters={str(model.poi): 0.0})
     found = limits.upper_limit(changed, level, data, fixed, test_statistic=test_statistic)
     return found.observed
-
-
-rule_of(_limit, LIMIT)(first_gradients.limit)
 
 
 @in_float64
