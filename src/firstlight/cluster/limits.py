@@ -20,7 +20,7 @@ from firstlight.histfactory.exclusion import HypothesisTest, Setup
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import require_statistic
 from firstlight.histfactory.internal_order import data_of
-from firstlight.histfactory.limits import UpperLimit, by_calls
+from firstlight.histfactory.limits import UpperLimit, find_limits
 from firstlight.histfactory.loading import load
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.patches import Patch, patches_of
@@ -130,7 +130,7 @@ class LimitJob:
         setup = Setup(
             engine, data_of(model, None), as_fixed(model, self.fixed), None, self.test_statistic
         )
-        limit = by_calls(HypothesisTest(setup), self.level)
+        limit = find_limits(HypothesisTest(setup), self.level)
         names = ("observed", "expected", "converged", "branches")
         return {name: np.asarray(getattr(limit, name)) for name in names}
 

@@ -1,8 +1,8 @@
 """Limits BLAS to one thread while small matrices are factorised on a CPU.
 
-OpenBLAS splits even the Cholesky factor of 150 parameters among all cores; if one of them is busy,
-the others wait for it, many times longer than the work takes. The setting belongs to the process,
-so it is restored afterwards.
+OpenBLAS splits even the Cholesky factorisation of a 150 × 150 matrix among all cores. If one of
+them is busy, the others wait for it, many times longer than the work takes. The setting is global
+to the process, so it is restored afterwards.
 """
 
 from __future__ import annotations

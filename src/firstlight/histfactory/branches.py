@@ -1,7 +1,7 @@
-"""The lowest of several minima: a search, repeated from elsewhere if there may be another one.
+"""Finds the lowest of several minima: the search is repeated from elsewhere if there may be more.
 
 The likelihood of a HistFactory model may have more than one local minimum. There are two known
-causes, and one test for both that costs less than half a step of the search:
+causes; one test for both costs less than half a step of the search:
 
 - Both variations of a template change a yield in the same direction (or in opposite directions by
   different amounts). Either direction then corrects a yield that is too low, and between the two
@@ -11,8 +11,8 @@ causes, and one test for both that costs less than half a step of the search:
 
 If the test is positive, the search is repeated on the other side of the parameter in question. If
 that ends elsewhere, it is also repeated from the problem's own start and with several parameters on
-their other sides at once; the lowest end wins. This is no proof: the result is the lowest of the
-minima that were found, and `Minimum.branches` says how many there were.
+their other sides at once. The lowest end wins. This is a heuristic, not a proof: the result is the
+lowest minimum found, and `Minimum.branches` is the number of minima found.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _FAR = 4.0
 #: Parameters with this share of `RISKY` change sides together with those that reach it, in groups
 #: of two or all thirds of them (as bits).
 _SUSPECT, _GROUPS = 0.02, (3, 5, 6, 7)
-#: Ends closer than this, in the likelihood and in a mix of all parameters, are one minimum.
-_SAME_NLL, _SAME_PLACE = 1e-6, 1e-4
+#: Ends closer than this, in likelihood and in fingerprint, count as the same minimum.
+_SAME_NLL, _SAME_FINGERPRINT = 1e-6, 1e-4
 
 
 class _Best(NamedTuple):
@@ -51,23 +51,23 @@ class _Best(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Where searches converged, each as two numbers; infinite for unused entries."""
+    """The converged ends of searches, each as two numbers; unused entries are infinite."""
 
     nll: Array
-    place: Array
+    fingerprint: Array
     minima: Array  # how many of them
     searches: Array
     steps: Array
 
 
 class Plan(NamedTuple):
-    """Where to search next, and what is known so far."""
+    """Where to search next, and the state of the search for minima so far."""
 
     start: Array  # of the next search
     near: Array
     best: _Best
     risks: Array  # at the best end
-    pending: Array  # the same for parameters whose other side has not been searched from there
+    pending: Array  # risks of parameters whose other side has not been searched from there
     group: Array  # number of the next group of parameters to change sides together
     own_start_used: Array
     returning: Array  # True: the next search only returns to the best end
@@ -76,9 +76,9 @@ class Plan(NamedTuple):
 
 
 def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = False) -> Minimum:
-    """Solve a `Problem`: the lowest minimum found. Never raises; see `status`.
+    """The lowest minimum found of a `Problem`. Never raises; see `status`.
 
-    follow: True to stay in the minimum that the guess leads to, as a training does.
+    follow: True to stay in the minimum that the guess leads to, as in a training loop.
     """
 
     def visit(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
@@ -98,7 +98,7 @@ def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = F
 def _search(
     model: Prepared, problem: Problem, start: Array, near: Array, idle: Array, xp: Numpy
 ) -> tuple[Minimum, Array]:
-    """Where a search ends, and the `branch_risks` there."""
+    """The end of a search, and the `branch_risks` there."""
     found, at = search(model, problem, start, near, idle, xp)
     return found, branch_risks(model, problem.data, found.theta, at, problem.fixed, xp)
 
@@ -122,7 +122,7 @@ def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Nu
 
     allowed = ends.searches < MAX_STARTS
     worst = xp.max(pending, initial=0.0)
-    # A second minimum was found, or not even a first: then search everywhere.
+    # A second minimum was found, or none yet: search everywhere.
     open_question = (ends.minima > 1) | ~best.converged
     use_one = allowed & (worst > RISKY)
     unused = ~plan.own_start_used & xp.any(problem.guess != problem.start)
@@ -130,7 +130,7 @@ def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Nu
     several = xp.sum(risks > _SUSPECT * RISKY) > 1
     use_group = allowed & ~use_one & ~use_own & open_question & several & (group < len(_GROUPS))
     at_best = better | _are_close(
-        found.nll, _place(found.theta, xp), best.nll, _place(best.theta, xp), xp
+        found.nll, _fingerprint(found.theta, xp), best.nll, _fingerprint(best.theta, xp), xp
     )
     back = ~use_one & ~use_own & ~use_group & ~at_best & ~plan.returning
     one = use_one & (pending == worst)
@@ -150,7 +150,7 @@ def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Nu
 
 
 def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Array]:
-    """One search, and whether it settles the problem, so that `lowest` has nothing left to do."""
+    """One search, and whether it settles the problem, so `lowest` would search no further."""
     near = jnp.asarray(problem.near, jnp.float64)
     found, risks = _search(model, problem, problem.guess, near, False, jnp)
     return found, _is_settled(found, risks, jnp)
@@ -176,31 +176,31 @@ def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
 
 
 def _improves(nll: Array, converged: Array, best: _Best, data: Data, xp: Numpy) -> Array:
-    """Whether lower by more than rounding, or equally low and converged when the best is not."""
+    """Whether an end is lower by more than rounding, or as low and the first that converged."""
     rounding = 1e-12 + 1e-14 * xp.sum(data.main)
     as_low = nll <= best.nll + rounding
     return (nll < best.nll - rounding) | (as_low & converged & ~best.converged)
 
 
-def _place(theta: Array, xp: Numpy) -> Array:
-    """One number that differs where two parameter vectors do."""
+def _fingerprint(theta: Array, xp: Numpy) -> Array:
+    """One number that is different for different parameter vectors."""
     return xp.sum(theta * xp.cos(xp.arange(len(theta), dtype=xp.float64)))
 
 
-def _are_close(nll: Array, place: Array, other_nll: Array, other_place: Array, xp: Numpy) -> Array:
+def _are_close(nll: Array, fingerprint: Array, other_nll: Array, other: Array, xp: Numpy) -> Array:
     close = xp.abs(nll - other_nll) < _SAME_NLL
-    return close & (xp.abs(place - other_place) < _SAME_PLACE * (1 + xp.abs(place)))
+    return close & (xp.abs(fingerprint - other) < _SAME_FINGERPRINT * (1 + xp.abs(fingerprint)))
 
 
 def _with_end(ends: _Ends, found: Minimum, converged: Array, xp: Numpy) -> _Ends:
-    """The list with one more end, unless it already has it."""
-    place = _place(found.theta, xp)
-    known = xp.any(_are_close(found.nll, place, ends.nll, ends.place, xp))
+    """The list with a new end added, if it converged and is not yet listed."""
+    fingerprint = _fingerprint(found.theta, xp)
+    known = xp.any(_are_close(found.nll, fingerprint, ends.nll, ends.fingerprint, xp))
     new = converged & ~known
     entry = new & (xp.arange(len(ends.nll), dtype=xp.int32) == ends.searches)
     return _Ends(
         nll=xp.where(entry, found.nll, ends.nll),
-        place=xp.where(entry, place, ends.place),
+        fingerprint=xp.where(entry, fingerprint, ends.fingerprint),
         minima=ends.minima + new,
         searches=ends.searches + 1,
         steps=ends.steps + found.iterations,
@@ -208,7 +208,7 @@ def _with_end(ends: _Ends, found: Minimum, converged: Array, xp: Numpy) -> _Ends
 
 
 def _in_group(risks: Array, number: Array, xp: Numpy) -> Array:
-    """The parameters of a group: two or all thirds of the parameters that may matter."""
+    """The parameters of a group: two thirds, or all, of the suspects."""
     suspects = risks > _SUSPECT * RISKY
     third = xp.cumsum(suspects.astype(xp.int32)) % 3
     members = xp.asarray(_GROUPS, xp.int32)[xp.minimum(number, len(_GROUPS) - 1)]
@@ -226,11 +226,11 @@ def _across(theta: Array, one: Array, together: Array, xp: Numpy) -> Array:
 def branch_risks(
     model: Prepared, data: Data, theta: Array, at: Evaluation, fixed: Array, xp: Numpy
 ) -> Array:
-    """The evidence for another minimum across each α; above `RISKY` it is searched for.
+    """The evidence for another minimum across each α, which is searched for above `RISKY`.
 
-    It is what the curvature of the yields takes from that of the likelihood along α at zero, in
-    units of what the constraint and half of the data's information give, or the pull in units of
-    `_FAR`.
+    The larger of two ratios: the negative curvature that the yields contribute to the likelihood
+    along α at zero, over the curvature from the constraint and half of the data's information; and
+    the pull over `_FAR`.
     """
     n = model.blocks[0]
     expected, up, down = variations(model, at, theta, xp)

@@ -118,7 +118,7 @@ def number_array(values: Json, what: str) -> Floats:
 def read_channels(plain: object) -> tuple[Channel, ...]:
     """All channels, sorted by name; fails with a `ContentError` at the first error."""
     channels: dict[str, Channel] = {}
-    for index, entry in enumerate(require_list(plain, "channels", least=1)):
+    for index, entry in enumerate(require_list(plain, "channels", min_length=1)):
         try:
             channel = _read_channel(entry)
         except ContentError as fault:
@@ -152,7 +152,7 @@ def _read_channel(plain: object) -> Channel:
     name = require_name(plain)
     samples: dict[str, Sample] = {}
     bins = 0
-    for index, entry in enumerate(require_list(plain["samples"], "samples", least=1)):
+    for index, entry in enumerate(require_list(plain["samples"], "samples", min_length=1)):
         try:
             sample = _read_sample(entry, bins)
         except ContentError as fault:

@@ -1,4 +1,4 @@
-"""The likelihood in closed form: value, exact gradient and exact Hessian, which the fit uses.
+"""The likelihood in closed form, as used by the fit: value, exact gradient and exact Hessian.
 
 Expected yield of a cell: `ν = D·M`, with `D` the nominal yield plus all additive shifts and `M` the
 product of all factors. Every shift and every factor depends on one parameter, so with `d' = ∂D/∂p`
@@ -75,7 +75,7 @@ class Evaluation(NamedTuple):
     nll: Array
     gradient: Array
     cells: Array  # ν [slot, bin]
-    multiplier: Array  # M, likewise
+    multiplier: Array  # M [slot, bin]
     curvature: Curvature | None
 
 
@@ -237,10 +237,10 @@ def dense_hessian(parts: Curvature, xp: Numpy = jnp) -> Array:
 def variations(
     model: Prepared, at: Evaluation, theta: Array, xp: Numpy = jnp
 ) -> tuple[Array, Array, Array]:
-    """Expected counts, and what the two variations (α = ±1) of every α add to them at α = 0.
+    """Expected counts [bin], and what α = 1 and α = -1 add to them for every α [α, bin], twice.
 
-    [bin] and twice [α, bin]; all other parameters stay. Where an α is not zero this holds to first
-    order: its factors are removed by linear interpolation.
+    Each α is varied from 0 with all other parameters unchanged. For an α that is not at zero this
+    holds to first order: its factors are removed by linear interpolation.
     """
     _, rate_alpha = shape_and_rate_alphas(model, theta[: model.blocks[0]])
     half_sum, scaled = xp.sum(model.shifts * at.multiplier, axis=2)
@@ -259,7 +259,7 @@ def variations(
 
 
 def _over_alphas(model: Prepared, of_shapes: Array, of_rates: Array, xp: Numpy = jnp) -> Array:
-    """The sum of both groups for every α."""
+    """Sum the contributions of shapes (first α) and rates (last α) for every α."""
     n_alphas, rest = model.blocks[0], ((0, 0),) * (of_shapes.ndim - 1)
     if xp is np:  # `np.pad` takes longer than all the rest
         dtype = np.result_type(of_shapes, of_rates)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 #: Fits per device and call of the program: many, because the last of them run on few lanes.
 _CHUNK, _CHUNK_ON_CPU = 1 << 17, 1 << 10
-#: Lanes of an accelerator hold about so many numbers per array of an evaluation (2 GiB).
+#: Numbers per array of an evaluation, over all lanes of an accelerator (2 GiB).
 _NUMBERS = 1 << 28
 _MAX_LANES = 1 << 13
-#: A few fits run on so many lanes, whose program compiles in half the time.
+#: Up to this many fits run on fewer lanes, whose program compiles in half the time.
 _FEW_ROWS, _FEW_LANES = 1 << 12, 1 << 8
 #: Chunks at a time: one is computed while another is copied.
 _AT_A_TIME = 2
@@ -50,7 +50,7 @@ class Occupancy(NamedTuple):
 
 
 def occupancy_of(prepared: Prepared, device: jax.Device) -> Occupancy:
-    """What fills a device and fits its memory; on a CPU, one fit at a time."""
+    """The chunk and lanes that fill a device within its memory; on a CPU, one fit at a time."""
     if device.platform == "cpu":
         return Occupancy(_CHUNK_ON_CPU, 1)
     memory = (device.memory_stats() or {}).get("bytes_limit", 1 << 33) // (2 * _AT_A_TIME * 8)
@@ -69,7 +69,7 @@ def fits_on_devices(
 ) -> Minimum:
     """Minima of problems stacked on a leading axis, divided among the devices.
 
-    note_work: called with what each chunk took, on each device. occupancy: default, `occupancy_of`.
+    note_work: called with the work of each chunk, per device. occupancy: default, `occupancy_of`.
     """
     from concurrent.futures import ThreadPoolExecutor  # not needed by a few fits
 
@@ -110,7 +110,7 @@ def fits_on_devices(
 def _in_turn(
     pool: ThreadPoolExecutor, run: Callable[[slice], _T], chunks: Sequence[slice]
 ) -> Iterator[_T]:
-    """The results in order; no more chunks are begun than are computed or copied at a time."""
+    """The results in order, with at most `_AT_A_TIME` chunks begun and not yet returned."""
     begun = deque(pool.submit(run, rows) for rows in chunks[:_AT_A_TIME])
     for rows in [*chunks[_AT_A_TIME:], *[None] * _AT_A_TIME][: len(chunks)]:
         found = begun.popleft().result()
@@ -120,7 +120,7 @@ def _in_turn(
 
 
 def _power_of_two(n: int) -> int:
-    """The smallest that is at least `n`: few sizes, so few executables."""
+    """The smallest power of two that is at least `n`; few sizes need few executables."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -130,12 +130,12 @@ def _at_most(n: int) -> int:
 
 
 def _common(problems: Problem) -> tuple[bool, ...]:
-    """Which leaves, except the data, are one array repeated, which need not be copied."""
+    """Which leaves, except the data, repeat one row, which is then copied only once."""
     return tuple(np.asarray(leaf).strides[0] == 0 for leaf in problems[1:])
 
 
 def _filled(problems: Problem, rows: slice, size: int) -> tuple[Problem, Array]:
-    """Some of the problems, filled up to `size`, and which rows are wanted."""
+    """Some rows of the problems, filled up to `size`, and a mask of the wanted ones."""
     count = rows.stop - rows.start
 
     def fill(array: Array) -> Array:
@@ -162,7 +162,7 @@ def _shardings(devices: tuple[jax.Device, ...], problems: Problem) -> tuple[Prob
 def _program(
     devices: tuple[jax.Device, ...], lanes: int, common: tuple[bool, ...]
 ) -> Callable[..., tuple[Minimum, Work]]:
-    """`lowest_of_each` on every device, for the rows that it has."""
+    """`lowest_of_each` on every device, for its rows."""
     every, rows = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(ROWS)
 
     def on_each_device(*arguments: Any) -> tuple[Minimum, Work]:

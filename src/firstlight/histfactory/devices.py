@@ -1,4 +1,4 @@
-"""Which devices of this host a call uses, and how its rows are spread over them.
+"""Selects the devices of this host that a call uses, and spreads its rows over them.
 
 Rows (toys, points of a scan, parameter vectors) are independent, so they are divided among the
 devices along a mesh of one axis, the model is copied to each, and one program runs on all of them.
@@ -19,20 +19,20 @@ from firstlight.histfactory.lazy_jax import jax
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
 
-#: Devices of JAX, the first so many of them, or None: all of this process, if that pays.
+#: JAX devices, how many of them to use, or None: all of this process, if that pays.
 Devices: TypeAlias = "Sequence[jax.Device] | int | None"
 #: Name of the mesh's axis.
 ROWS = "rows"
-#: With fewer fits, or points to evaluate, per device than this, one is as fast as several.
+#: With fewer fits or points per device than this, one device is as fast as several.
 MIN_FITS, MIN_POINTS = 16, 256
 
 
 def devices_for(
     rows: int, devices: Devices = None, at_least: int = MIN_FITS
 ) -> tuple[jax.Device, ...]:
-    """The devices that a call with so many rows uses; `at_least` so many each.
+    """The devices for a call with this many rows, at least `at_least` per device.
 
-    By default all that JAX has in this process, or `jax.default_device` where that is set.
+    By default all local devices of JAX, or `jax.default_device` if that is set.
     """
     if devices is None:
         chosen = jax.config.jax_default_device
@@ -46,17 +46,17 @@ def devices_for(
         every = jax.local_devices()
         if not 1 <= devices <= len(every):
             raise ModelError(
-                f"devices={devices}: JAX has {len(every)} here. Give a number from 1 to that, or "
-                "a list of devices."
+                f"devices={devices}: JAX has {len(every)} here. Give a number from 1 to "
+                f"{len(every)}, or a list of devices."
             )
         return tuple(every[:devices])
     given = tuple(devices) if isinstance(devices, Sequence) else ()
     if not given or not all(isinstance(device, jax.Device) for device in given):
         raise ModelError(
-            f"devices is {devices!r}; give devices of JAX, such as jax.devices()[:2], or how many."
+            f"devices is {devices!r}; give JAX devices, such as jax.devices()[:2], or a number."
         )
     if len({device.platform for device in given}) > 1 or len(set(given)) < len(given):
-        raise ModelError(f"devices is {devices!r}; give different devices of one kind.")
+        raise ModelError(f"devices is {devices!r}; give distinct devices of one kind.")
     return given
 
 
@@ -77,5 +77,5 @@ def mesh_of(devices: tuple[jax.Device, ...]) -> Mesh:
 
 
 def filled(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The rows of an array, and the first one again until there are `size` of them."""
+    """An array extended to `size` rows by repeating its first row."""
     return np.concatenate([array, array[:1].repeat(size - len(array), 0)])

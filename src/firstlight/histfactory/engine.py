@@ -1,9 +1,9 @@
-"""What runs the fits: `Eager` calls compiled programs, `Traced` is part of the caller's program.
+"""The two engines that run fits: `Eager` calls programs, `Traced` is part of the caller's program.
 
 Inference is written once, against `Engine`. Outside JAX transformations the eager engine runs
-`programs`: NumPy at first, then one executable for all fits of a given size, so that another model,
-other data or other fixed parameters compile nothing; results are NumPy arrays. Under `jit`, `grad`
-or `vmap` the traced engine puts the same search into the caller's program, with derivatives.
+`programs`: at first NumPy, then one executable for all fits of a given size, which other models,
+data and fixed parameters reuse. Its results are NumPy arrays. Under `jit`, `grad` or `vmap` the
+traced engine puts the same search into the caller's program, with derivatives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]  # (done, of)
 
 
 class _Backend:
-    """What both engines have."""
+    """The parts common to both engines."""
 
     xp: Numpy
 
@@ -58,7 +58,7 @@ class _Backend:
         return found.theta
 
     def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
-        """Minima that were found without derivatives, with them."""
+        """Add derivatives to minima that were found without."""
         return found
 
     def constant(self, theta: Array) -> Array:
@@ -80,11 +80,11 @@ class Eager(_Backend):
     xp = np
 
     def __init__(self, model: Model, compiled: bool | None = None, devices: Devices = None) -> None:
-        """compiled: what all fits run, if that is decided; otherwise each call decides.
+        """compiled: run all fits compiled, or none; None: decide for each call.
 
-        NumPy and XLA agree to rounding only: where calls are spread over processes, one decision
-        for all of them gives the digits of a single process.
-        devices: what many fits are divided among; see `devices_for`.
+        NumPy and XLA agree only to rounding. When calls are spread over processes, one decision for
+        all of them gives the same digits as a single process.
+        devices: devices to divide many fits among; see `devices_for`.
         """
         if model._is_traced:
             raise ModelError(
@@ -93,11 +93,11 @@ class Eager(_Backend):
             )
         super().__init__(model)
         if devices is not None:
-            devices_for(1, devices)  # raises if they are none, also where NumPy does all
+            devices_for(1, devices)  # raises if they are invalid, even if only NumPy runs
         self.compiled, self.devices = compiled, devices
 
     def deciding(self, fits: int) -> Eager:
-        """The engine for so many fits that are certain: all of them run the same program."""
+        """The engine for `fits` fits that are all certain to be made, and run one program."""
         return Eager(self.model, self._runs_compiled(fits), self.devices)
 
     def _runs_compiled(self, fits: int = 1) -> bool:
@@ -141,9 +141,9 @@ class Eager(_Backend):
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
     ) -> list[Minimum]:
-        """Minima of a free and a conditional fit, or of the latter alone.
+        """Minima of a free and a conditional fit, or of the conditional fit alone.
 
-        Each starts at its `warm_start`, or where the previous one ended.
+        Each fit starts at its `warm_start`, or where the previous one ended.
         """
         found: list[Minimum] = []
         ends: list[Array] = []
@@ -170,14 +170,14 @@ class Eager(_Backend):
         return found
 
     def precompile(self, problem: Problem) -> None:
-        """Have everything that fits of such problems may need compiled."""
+        """Compile everything that fits of such problems may need."""
         compile_at_once(self.prepared)
         self._fit(problem)
         _LOWEST.compiled(self.prepared, problem._replace(near=np.float64(problem.near)))
         self.asimov(problem.start)
 
     def _expected(self, theta: Array) -> Array:
-        if self.compiled is not None:  # too little work to need a program in every process
+        if self.compiled is not None:  # too little work to compile a program in every process
             return expected_counts(self.prepared, theta, np)
         return np.asarray(_EXPECTED(self.prepared, theta))
 
@@ -188,7 +188,7 @@ class Eager(_Backend):
 
 
 class OnHost(Eager):
-    """Eager in NumPy alone: what calls it decides when to compile."""
+    """Eager in NumPy only: the caller decides when to use a compiled program instead."""
 
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         return [self._fit(problem) for problem in problems]
@@ -208,7 +208,7 @@ class Traced(_Backend):
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
     ) -> list[Minimum]:
-        """The same as of `Eager`."""
+        """Like `Eager.chain`."""
         found = minimise_chain(self.prepared, _stacked(problems), warm_start)
         return _unstacked(found, len(problems))
 
@@ -250,10 +250,10 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 def _search(
     prepared: Prepared, problem: Problem, follow: Truth = False, *, xp: Numpy
 ) -> tuple[Minimum, Array]:
-    """A minimum, and whether it is known to be the lowest.
+    """A minimum, and whether it needs no further search.
 
-    In a program that is one search, which compiles in three quarters of the time of `lowest`, and
-    few problems need more.
+    A program runs a single search: it compiles in three quarters of the time of `lowest`, and few
+    problems need more.
     """
     if xp is np:
         return lowest(prepared, problem, np, follow), np.True_
@@ -261,13 +261,13 @@ def _search(
 
 
 _FIRST, _LOWEST = Program(_search, evaluations=8), Program(lowest, evaluations=8)
-#: All that fits compile, for those who have the executables already.
+#: All programs that fits compile, so that executables can be installed in their place.
 FIT_PROGRAMS = {"first": _FIRST, "lowest": _LOWEST}
 _EXPECTED = Program(expected_counts, evaluations=0.2)
 
 
 def cores() -> int:
-    """Cores that this process may use for fits."""
+    """Number of cores that this process may use for fits."""
     if (given := os.environ.get("FIRSTLIGHT_FIT_THREADS", "")).isdecimal() and int(given):
         return int(given)
     try:
@@ -277,7 +277,7 @@ def cores() -> int:
 
 
 def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list[Minimum]:
-    """Sequential fits on every core: faster than a batch, which waits for its slowest fit."""
+    """Fits one after another on every core: faster than a batch, which waits for its slowest."""
     from concurrent.futures import ThreadPoolExecutor  # not needed by a few fits
 
     n = len(problems.start)

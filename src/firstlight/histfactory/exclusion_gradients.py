@@ -23,18 +23,18 @@ from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import ROUNDING, require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.limits import UpperLimit, by_calls
+from firstlight.histfactory.limits import UpperLimit, find_limits
 from firstlight.histfactory.linear_results import Linear, rule
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.profile_slopes import (
     Slope,
-    combined,
-    no_slope,
-    of_floor,
-    of_position,
-    of_value,
+    slope_of_floor,
+    slope_of_position,
+    slope_of_value,
     tail_slope,
     through_asimov,
+    weighted_sum,
+    zero_slope,
 )
 from firstlight.histfactory.programs import Patience
 
@@ -63,7 +63,7 @@ def cls(
         if not converged(minima):
             return None
         result = cls_of(engine, float(mu), minima, test_statistic)
-        strength = no_slope(engine.prepared)._replace(mu=np.ones(()))
+        strength = zero_slope(engine.prepared)._replace(mu=np.ones(()))
         numbers = [*_statistic_slopes(test, float(mu), minima, result), strength]
         gradients = by_argument(model, data, fixed, numbers)
     mixing = _cls_mixing(result, test_statistic)
@@ -86,19 +86,19 @@ def _statistic_slopes(
     free, null = test.setup.first_problems()
     near = minima.on_data.theta, minima.on_asimov.theta
     on_data, on_asimov = test.setup.problems_at(mu, test.asimov, near)
-    of_q = no_slope(prepared)
+    of_q = zero_slope(prepared)
     if result.q > 0:
-        of_q = combined(
-            (2.0, of_value(prepared, on_data, minima.on_data, poi)),
-            (-2.0, of_value(prepared, free, minima.free)),
+        of_q = weighted_sum(
+            (2.0, slope_of_value(prepared, on_data, minima.on_data, poi)),
+            (-2.0, slope_of_value(prepared, free, minima.free)),
         )
-    of_asimov = no_slope(prepared)
+    of_asimov = zero_slope(prepared)
     if result.q_asimov > 0:
-        value = of_value(prepared, on_asimov, minima.on_asimov, poi)
+        value = slope_of_value(prepared, on_asimov, minima.on_asimov, poi)
         value, by_null = through_asimov(prepared, minima.null.theta, test.asimov, value)
-        moved = of_position(prepared, null, minima.null, by_null)
+        moved = slope_of_position(prepared, null, minima.null, by_null)
         moved.start[poi] = 0.0  # μ = 0 there, whatever is tested
-        of_asimov = combined((2.0, value), (2.0, moved), (-2.0, of_floor(prepared)))
+        of_asimov = weighted_sum((2.0, value), (2.0, moved), (-2.0, slope_of_floor(prepared)))
     return of_q, of_asimov
 
 
@@ -151,7 +151,7 @@ def upper_limit(
     if found is None:
         return None
     limit, slopes, by_level = found
-    gradients = by_argument(model, data, fixed, [*slopes, no_slope(OnHost(model).prepared)])
+    gradients = by_argument(model, data, fixed, [*slopes, zero_slope(OnHost(model).prepared)])
     gradients["level"] = [np.array([*by_level, 1.0])]
     numbers = np.eye(len(slopes) + 1)
     mixing = UpperLimit(numbers[0], numbers[1:-1], numbers[-1], 0.0, 0.0)
@@ -170,12 +170,12 @@ def limit_and_slopes(
     with LIMIT.spent(engine.prepared):
         setup = Setup(engine, data, as_fixed(engine.model, fixed), None, test_statistic)
         test = HypothesisTest(setup)
-        limit = by_calls(test, level)
+        limit = find_limits(test, level)
         if not limit.converged:
             return None
         roots = [limit.observed, *limit.expected]
         heights = [_height_slope(test, float(mu), band) for band, mu in enumerate(roots)]
-    slopes = [combined((-1 / float(h.mu), h))._replace(mu=np.zeros(())) for h in heights]
+    slopes = [weighted_sum((-1 / float(h.mu), h))._replace(mu=np.zeros(())) for h in heights]
     return limit, slopes, [1 / (level * float(h.mu)) for h in heights]
 
 
@@ -187,4 +187,4 @@ def _height_slope(test: HypothesisTest, mu: float, band: int) -> Slope:
     by_q, by_asimov = np.asarray(mixing.expected[band - 1] if band else mixing.observed)
     value = float(result.expected[band - 1] if band else result.observed)
     of_q, of_asimov = _statistic_slopes(test, mu, minima, result)
-    return combined((by_q / value, of_q), (by_asimov / value, of_asimov))
+    return weighted_sum((by_q / value, of_q), (by_asimov / value, of_asimov))

@@ -31,9 +31,9 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Status, WarmStart
 from firstlight.histfactory.profile_slopes import (
     Slope,
-    by_arrays,
-    of_constants,
-    of_value,
+    slope_of_constants,
+    slope_of_value,
+    slopes_by_array,
     tail_slope,
 )
 from firstlight.histfactory.programs import Patience
@@ -41,7 +41,8 @@ from firstlight.histfactory.programs import Patience
 RATIO = Patience(evaluations=18, compiling=3)
 
 
-def _likelihood_ratio(
+@rule(RATIO)
+def likelihood_ratio(
     model: Model,
     mu: Number | None,
     statistic: str,
@@ -57,15 +58,12 @@ def _likelihood_ratio(
         made = ratio_and_fits(engine, mu, statistic, data, fixed, None, warm_start)
         if not converged(made.found):
             return None
-        constants = of_constants(engine.prepared, made.problems[0].data)
+        constants = slope_of_constants(engine.prepared, made.problems[0].data)
         numbers = [*value_slopes(engine, made), constants]
         gradients = by_argument(model, data, fixed, numbers)
     free, conditional = (_bare(fit) for fit in (made.ratio.free, made.ratio.conditional))
     ratio = replace(made.ratio, free=free, conditional=conditional)
     return Linear(ratio, _ratio_mixing(ratio), gradients)
-
-
-likelihood_ratio = rule(RATIO)(_likelihood_ratio)
 
 
 @rule(RATIO)
@@ -76,7 +74,7 @@ def discovery(
     init: Parameters = None,
     warm_start: WarmStart | None = None,
 ) -> Linear | None:
-    linear = _likelihood_ratio(model, None, "q0", data, fixed, init, warm_start)
+    linear = likelihood_ratio.compute(model, None, "q0", data, fixed, init, warm_start)
     if linear is None:
         return None
     found, slopes = discovery_of(OnHost(model), linear.result), linear.mixing
@@ -95,8 +93,8 @@ def discovery(
 def value_slopes(engine: OnHost, made: RatioAndFits) -> list[Slope]:
     """Slopes of the likelihoods at the minima; only the last minimum is at the tested μ."""
     pairs = list(zip(made.problems, made.found, strict=True))
-    before = [of_value(engine.prepared, *pair) for pair in pairs[:-1]]
-    return [*before, of_value(engine.prepared, *pairs[-1], poi_position(engine.model))]
+    before = [slope_of_value(engine.prepared, *pair) for pair in pairs[:-1]]
+    return [*before, slope_of_value(engine.prepared, *pairs[-1], poi_position(engine.model))]
 
 
 def _ratio_mixing(ratio: Ratio) -> Ratio:
@@ -143,7 +141,7 @@ def by_argument(
         if not isinstance(value, bool):
             own[model._order[model.index(name)]] = 0.0
     given = [_by_data(model, data, slope) for slope in slopes]
-    arrays = [by_arrays(model, slope, own) for slope, _ in given]
+    arrays = [slopes_by_array(model, slope, own) for slope, _ in given]
     found = {
         "model": [np.stack([a[name] for a in arrays]) for name in arrays[0]],
         "mu": [np.stack([slope.mu for slope in slopes])],

@@ -27,14 +27,14 @@ from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import map_leaves
 from firstlight.histfactory.profile_slopes import (
     Slope,
-    by_strength,
-    combined,
-    no_slope,
-    of_constants,
-    of_position,
-    of_value,
-    slope_at,
+    slope_from,
+    slope_of_constants,
+    slope_of_position,
+    slope_of_value,
     through_asimov,
+    weighted_sum,
+    with_tested_strength,
+    zero_slope,
 )
 from firstlight.histfactory.programs import Patience
 
@@ -57,8 +57,8 @@ def nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> Li
             return None
         by_names = _by_parameters(model, parameters, to_public(model, at.gradient))
         own = _at_init(model, parameters)
-        likelihood = slope_at(by_model, by_data, at.gradient * own)
-        slopes = [likelihood, of_constants(engine.prepared, counts)]
+        likelihood = slope_from(by_model, by_data, at.gradient * own)
+        slopes = [likelihood, slope_of_constants(engine.prepared, counts)]
         gradients = by_argument(model, data, None, slopes)
     total = at.nll + engine.constants(counts)
     return Linear(total, np.ones(2), gradients | {"parameters": by_names})
@@ -95,8 +95,8 @@ def fit(
         if not converged([found]):
             return None
         ready, units = engine.prepared, np.eye(model.about.sizes.parameters)
-        slopes = [of_value(ready, problem, found), of_constants(ready, problem.data)]
-        slopes += [of_position(ready, problem, found, units[i]) for i in model._order]
+        slopes = [slope_of_value(ready, problem, found), slope_of_constants(ready, problem.data)]
+        slopes += [slope_of_position(ready, problem, found, units[i]) for i in model._order]
         gradients = by_argument(model, data, fixed, slopes)
         curvature = evaluate(ready, problem.data, found.theta, xp=np).curvature
     of_nll = np.array([1.0, 1.0] + [0.0] * model.n_parameters)
@@ -124,7 +124,7 @@ def asimov(
         (found,) = engine.chain([problem])
         if not converged([found]):
             return None
-        made, none = engine.asimov(found.theta), no_slope(engine.prepared)
+        made, none = engine.asimov(found.theta), zero_slope(engine.prepared)
         units = [none._replace(main=row) for row in np.eye(len(none.main))[: model.n_bins]]
         units += [none._replace(aux=row) for row in np.eye(len(none.aux))[where]]
         slopes = [_of_asimov(engine, problem, found, made, unit) for unit in units]
@@ -135,8 +135,10 @@ def asimov(
 def _of_asimov(engine: OnHost, problem: Problem, found: Minimum, made: Data, unit: Slope) -> Slope:
     """The slope of one count of the Asimov data, `made` at the minimum with μ held."""
     direct, by_theta = through_asimov(engine.prepared, found.theta, made, unit)
-    moved = of_position(engine.prepared, problem, found, by_theta)
-    return by_strength(combined((1.0, direct), (1.0, moved)), poi_position(engine.model))
+    moved = slope_of_position(engine.prepared, problem, found, by_theta)
+    return with_tested_strength(
+        weighted_sum((1.0, direct), (1.0, moved)), poi_position(engine.model)
+    )
 
 
 def _are_few(model: Model, results: int) -> bool:

@@ -24,9 +24,9 @@ from firstlight.histfactory.newton import (
     Minimum,
     Problem,
     SearchState,
+    begin_search,
+    finish_search,
     is_searching,
-    search_begun,
-    search_ended,
     search_step,
 )
 
@@ -124,7 +124,7 @@ def _on_lanes(which: Array, n: int) -> Array:
 
 
 def _begun(model: Prepared, problems: Problem, starts: Array, which: Array) -> SearchState:
-    begin = jax.vmap(partial(search_begun, model))
+    begin = jax.vmap(partial(begin_search, model))
     begun: SearchState = begin(_rows(problems, which), _rows(starts, which))
     return begun
 
@@ -149,7 +149,7 @@ def _step(model: Prepared, problems: Problem, plans: Plan, queue: jax.Array, at:
     search = jax.vmap(partial(search_step, model))(problem, near, at.search)
     ended = busy & ~is_searching(search)
     place = jnp.where(ended, at.which, n)
-    ends = jax.vmap(search_ended)(problem, search)
+    ends = jax.vmap(finish_search)(problem, search)
     found = jax.tree.map(lambda a, b: a.at[place].set(b, mode="drop"), at.found, ends)
     work = Work(at.work.steps + jnp.sum(busy), at.work.lane_steps + len(busy))
     at = at._replace(search=search, found=found, work=work)
@@ -205,7 +205,7 @@ def _unknown(model: Prepared, problems: Problem, n: int) -> Minimum:
     """Results before the first search."""
 
     def ended(problem: Problem) -> Minimum:
-        return search_ended(problem, search_begun(model, problem, problem.guess))
+        return finish_search(problem, begin_search(model, problem, problem.guess))
 
     one = jax.eval_shape(ended, jax.tree.map(lambda a: a[0], problems))
     found: Minimum = jax.tree.map(lambda leaf: jnp.zeros((n, *leaf.shape), leaf.dtype), one)

@@ -1,9 +1,9 @@
-"""JAX, imported when it is first used: plain calls are answered by NumPy, before it would be.
+"""JAX, imported on first use: NumPy answers plain calls in less time than importing JAX takes.
 
     from firstlight.histfactory.lazy_jax import jax, jnp
 
-Classes that JAX must know are registered with `pytree`: at once if JAX is there, otherwise as soon
-as anybody imports it, because `jax.grad(f)(model)` looks at the model before it calls us.
+`pytree` registers a class with JAX: immediately if JAX is imported, otherwise as soon as anyone
+imports it, because `jax.grad(f)(model)` flattens the model before it calls us.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class _LazyModule:
-    """Imports the module on the first use of an attribute, and keeps the attribute."""
+    """Imports the module on the first use of an attribute, and caches the attribute."""
 
     def __init__(self, name: str) -> None:
         self._module = name
@@ -53,13 +53,13 @@ else:
 
 
 def is_imported() -> bool:
-    """Whether JAX is there; before, nothing can be a JAX value."""
+    """Whether JAX is imported; until then, nothing can be a JAX value."""
     return _imported or _try_now()
 
 
 @cache
 def is_installed() -> bool:
-    """Whether JAX could be imported; without it NumPy does everything that needs no derivative."""
+    """Whether JAX can be imported; without it, NumPy computes all but derivatives."""
     return is_imported() or find_spec("jax") is not None
 
 
@@ -69,7 +69,7 @@ def pytree(cls: T) -> T:
     return cls
 
 
-class custom_jvp(Generic[P, R]):  # noqa: N801, named like what it stands for
+class custom_jvp(Generic[P, R]):  # noqa: N801, named like the JAX function
     """`jax.custom_jvp`, made on the first call."""
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -103,7 +103,7 @@ _actions: list[Callable[[], object]] = []
 
 
 def _try_now() -> bool:
-    """Notice an import that ended before this module was there to see it."""
+    """Notice an import that ended before this module was imported."""
     module = sys.modules.get("jax")
     # While JAX's own import runs, its last names are missing.
     if module is not None and hasattr(module, "tree_util") and hasattr(module, "grad"):

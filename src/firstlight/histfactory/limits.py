@@ -80,7 +80,7 @@ def upper_limit(
     setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
     if isinstance(engine, Traced):
         return _in_program(setup, level)
-    return by_calls(HypothesisTest(setup), level)
+    return find_limits(HypothesisTest(setup), level)
 
 
 class _Bracket(NamedTuple):
@@ -154,7 +154,7 @@ def _first_sigma(setup: Setup) -> Array:
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 
-def by_calls(test: HypothesisTest, level: float) -> UpperLimit:
+def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
     """The limits of a test outside JAX transformations, by one call after the other."""
     sigma = _sigma(test, 1.0)
     values, good, branches = [], True, 1

@@ -116,14 +116,6 @@ class Model:
     arrays: Arrays
     about: Description
 
-    def tree_flatten_with_keys(
-        self,
-    ) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, Arrays]], Description]:
-        return ((jax.tree_util.GetAttrKey("arrays"), self._for_jax),), self.about
-
-    def tree_flatten(self) -> tuple[tuple[Arrays], Description]:
-        return (self._for_jax,), self.about
-
     @cached_property
     def _for_jax(self) -> Arrays:
         """The arrays as JAX sees them: it would read NumPy's as 32 bits in a 32-bit program."""
@@ -133,10 +125,6 @@ class Model:
         with float64_scope(), jax.ensure_compile_time_eval():
             known = {k: jax.device_put(v) for k, v in values.items() if isinstance(v, np.ndarray)}
         return Arrays(**{**values, **known})
-
-    @classmethod
-    def tree_unflatten(cls, about: Description, children: tuple[Arrays]) -> Model:
-        return cls(children[0], about)
 
     def __reduce__(self) -> tuple[type[Model], tuple[Arrays, Description]]:
         # As NumPy: in a 32-bit program JAX would read its own 64-bit arrays back in 32 bits.
@@ -344,4 +332,20 @@ class Model:
         return exchange(self, yields)
 
 
-when_imported(lambda: jax.tree_util.register_pytree_with_keys_class(Model))
+def _flatten(model: Model) -> tuple[tuple[Arrays], Description]:
+    return (model._for_jax,), model.about
+
+
+def _flatten_with_keys(
+    model: Model,
+) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, Arrays]], Description]:
+    return ((jax.tree_util.GetAttrKey("arrays"), model._for_jax),), model.about
+
+
+def _unflatten(about: Description, children: tuple[Arrays]) -> Model:
+    return Model(children[0], about)
+
+
+when_imported(
+    lambda: jax.tree_util.register_pytree_with_keys(Model, _flatten_with_keys, _unflatten, _flatten)
+)

@@ -162,13 +162,13 @@ def search(
     end = while_loop(
         is_searching,
         lambda state: search_step(model, problem, near, state, xp),
-        search_begun(model, problem, start, idle, xp),
+        begin_search(model, problem, start, idle, xp),
         xp,
     )
-    return search_ended(problem, end, xp), end.at
+    return finish_search(problem, end, xp), end.at
 
 
-def search_begun(
+def begin_search(
     model: Prepared, problem: Problem, start: Array, idle: Array = False, xp: Numpy = jnp
 ) -> SearchState:
     """A search before its first evaluation."""
@@ -194,7 +194,7 @@ def is_searching(state: SearchState) -> Array:
     return ~state.done & ((state.iterations < ITERATION_LIMIT) | state.back)
 
 
-def search_ended(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
+def finish_search(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
     """What a search has found."""
     return Minimum(
         theta=end.theta,

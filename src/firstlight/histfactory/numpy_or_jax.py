@@ -1,4 +1,4 @@
-"""What JAX's loops and trees do, also for NumPy: one search serves both.
+"""Loops, trees and array updates that work in NumPy and in JAX, so one search serves both.
 
 `xp` is the module to compute with, `numpy` or `jax.numpy`.
 """
@@ -27,7 +27,7 @@ def put(array: Array, index: Index, values: ArrayLike | Number) -> Array:
 
 
 def plain(value: Any) -> Any:
-    """A number or an array that is not JAX's, unless it is traced."""
+    """A traced value unchanged; any other value as a Python number or a NumPy array."""
     if is_traced(value):
         return value
     value = np.asarray(value)
@@ -35,7 +35,7 @@ def plain(value: Any) -> Any:
 
 
 def map_leaves(function: Callable[..., object], first: Any, *others: Any) -> Any:
-    """Like `jax.tree.map`, for named tuples of arrays, before JAX is imported."""
+    """Like `jax.tree.map`, for named tuples of arrays, without importing JAX."""
     if first is None:
         return None
     if not isinstance(first, tuple):
@@ -46,7 +46,7 @@ def map_leaves(function: Callable[..., object], first: Any, *others: Any) -> Any
 
 
 def row_of(stacked: T, i: int) -> T:
-    """One of several problems, or of several minima."""
+    """One row of stacked problems or minima."""
     row: T = map_leaves(lambda a: a[i], stacked)
     return row
 
@@ -62,7 +62,7 @@ def while_loop(proceed: Callable[[T], Truth], step: Callable[[T], T], state: T, 
 
 
 def nothing_like(xp: Numpy, function: Callable[..., object], *arguments: object) -> Any:
-    """Zeros in the shapes that `function` returns, which a loop in a program begins with."""
+    """Zeros in the shapes that `function` returns: the initial state of a loop in a program."""
     if xp is np:
         return None
     shapes = jax.eval_shape(function, *arguments)

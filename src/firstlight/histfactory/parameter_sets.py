@@ -209,7 +209,7 @@ def _overrides(kind: str, parts: Parts, size: int, settings: Mapping[str, Json])
 
 def _bounds(value: object) -> Floats:
     rows = []
-    for index, pair in enumerate(require_list(value, "bounds", least=1)):
+    for index, pair in enumerate(require_list(value, "bounds", min_length=1)):
         row = number_array(pair, f"bounds[{index}]")
         if len(row) != 2:
             raise ContentError(f"bounds[{index}] has {len(row)} numbers. Give [lower, upper].")

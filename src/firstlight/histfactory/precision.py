@@ -4,13 +4,14 @@ JAX computes in float32 by default, and a likelihood of a hundred counts has no 
 Every public function runs inside `in_float64`, which applies to this thread and this call only:
 global settings stay as they are. Before JAX is imported there is nothing to set.
 
-Under a JAX transformation each public call is one compiled unit, reused by the next call with the
-same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by one;
-the first of such calls are answered without a program, see `linear_results`.
-Reverse differentiation runs a function's transpose after the function has returned, which in a
-32-bit program would be outside the scope: there the unit has its own transpose, which opens the
-scope again. The price: forward mode (`jax.jvp`, `jax.jacfwd`) through a public function needs a
-64-bit program (`jax.config.update("jax_enable_x64", True)`).
+Under a JAX transformation each public call is one compiled unit, which the next call with the same
+shapes reuses. Otherwise `jax.grad` without `jax.jit` would run thousands of operations one by one.
+The first such calls need no program at all: see `linear_results`.
+
+Reverse differentiation runs a function's transpose after the function has returned: in a 32-bit
+program, outside the scope. There the unit has its own transpose, which opens the scope again. As a
+consequence, forward mode (`jax.jvp`, `jax.jacfwd`) through a public function needs a 64-bit program
+(`jax.config.update("jax_enable_x64", True)`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: Of the leaves of a call: in a tuple, or None where there is an array.
+#: The leaves of a call that are not arrays, each in a tuple; None in the place of an array.
 _Rest: TypeAlias = tuple[tuple[object] | None, ...]
 
 
@@ -44,7 +45,7 @@ def float64_scope() -> AbstractContextManager[None]:
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run all of `function` and its derivative in 64 bits."""
+    """Decorate a function so that it and its derivatives run in 64 bits."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,9 +83,9 @@ def is_traced(*trees: object) -> bool:
             traced = is_traced(*tree.values())
         elif isinstance(tree, jax.Array):
             traced = isinstance(tree, jax.core.Tracer)
-        elif (known := getattr(tree, "_is_traced", None)) is not None:  # a model remembers
+        elif (known := getattr(tree, "_is_traced", None)) is not None:  # cached by a model
             traced = known
-        elif isinstance(tree, (Iterator, Set)):  # must not be consumed; hold names, not values
+        elif isinstance(tree, (Iterator, Set)):  # hold names, and must not be consumed
             traced = False
         else:
             traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
@@ -136,9 +137,9 @@ def _unit(
     wide: bool,
     followed: tuple[bool, ...],
 ) -> Callable[..., R]:
-    """`function` of its array arguments alone, compiled; `rest` holds the others.
+    """`function` as a compiled function of its array arguments; `rest` holds the others.
 
-    followed: which of the arrays are traced; the others have no derivative.
+    followed: which of the arrays are traced; the others need no derivative.
     """
 
     def of_arrays(*arrays: Array) -> R:

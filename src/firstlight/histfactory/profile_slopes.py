@@ -1,11 +1,12 @@
-"""First derivatives of profiled likelihoods in NumPy, closed form: nothing is traced or compiled.
+"""First derivatives of profiled likelihoods in NumPy, in closed form: nothing traced or compiled.
 
-The same rules as in `profiling`, in reverse. A minimum's value changes only as the likelihood does
-at fixed parameters; its position moves by dθ̂ = -H⁻¹ (∂²NLL/∂θ∂x) dx, so that weights v on θ̂ become
+These are the rules of `profiling` in reverse mode. The value at a minimum changes only as the
+likelihood does at fixed parameters. Its position moves by dθ̂ = -H⁻¹ (∂²NLL/∂θ∂x) dx, so weights v
+on θ̂ give the derivative
 
     -∂/∂x (u · ∂NLL/∂θ) = -d/dε ∂NLL/∂x (θ̂ + ε u),    u = H⁻¹ v,
 
-one derivative along u. It is taken with an imaginary ε, which is exact to rounding.
+a directional derivative along u. It is taken with an imaginary ε, which is exact to rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from firstlight.histfactory.model import Arrays, Model
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import map_leaves
 
-#: The imaginary step: its square is far below rounding, itself far above the smallest number.
+#: The imaginary step. Its square is far below rounding; it is far above the smallest double.
 _STEP = 1e-30
 
 
@@ -41,22 +42,22 @@ class Slope(NamedTuple):
     constraint_constant: Array
     main: Array
     aux: Array
-    start: Array  # by where parameters are fixed [parameter]
-    mu: Array  # by the tested signal strength
+    start: Array  # with respect to the values of fixed parameters [parameter]
+    mu: Array  # with respect to the tested signal strength
 
 
 _NUMBERS = Slope._fields[:7]
 
 
-def no_slope(model: Prepared) -> Slope:
-    """Of a number that depends on nothing."""
+def zero_slope(model: Prepared) -> Slope:
+    """The slope of a constant."""
     bins, n = np.zeros(model.nominal.shape[1]), np.zeros(len(model.weight))
     numbers = [np.zeros(np.shape(getattr(model, name))) for name in _NUMBERS]
     return Slope._make([*numbers, bins, n, n.copy(), np.zeros(())])
 
 
-def combined(*terms: tuple[float, Slope]) -> Slope:
-    """The derivatives of a sum of numbers with weights."""
+def weighted_sum(*terms: tuple[float, Slope]) -> Slope:
+    """The slope of a weighted sum; terms: (weight, slope)."""
     weights = [weight for weight, _ in terms]
 
     def add(*parts: Array) -> Array:
@@ -66,34 +67,40 @@ def combined(*terms: tuple[float, Slope]) -> Slope:
     return total
 
 
-def of_value(model: Prepared, problem: Problem, found: Minimum, tested: int | None = None) -> Slope:
-    """Of the likelihood at a minimum. tested: the parameter that is fixed at μ."""
+def slope_of_value(
+    model: Prepared, problem: Problem, found: Minimum, tested: int | None = None
+) -> Slope:
+    """The slope of the likelihood at a minimum. tested: the parameter that is fixed at μ."""
     if not np.isfinite(found.nll):
-        return no_slope(model)
+        return zero_slope(model)
     at, by_model, by_data = array_slopes(model, problem.data, found.theta, np)
     start = np.where(np.asarray(problem.fixed) > 0, at.gradient, 0.0)
-    return by_strength(slope_at(by_model, by_data, start), tested)
+    return with_tested_strength(slope_from(by_model, by_data, start), tested)
 
 
-def of_position(model: Prepared, problem: Problem, found: Minimum, weights: Array) -> Slope:
-    """Of the parameters at a minimum, summed with `weights`."""
+def slope_of_position(model: Prepared, problem: Problem, found: Minimum, weights: Array) -> Slope:
+    """The slope of the weighted sum of the parameters at a minimum."""
     curvature = evaluate(model, problem.data, found.theta, xp=np).curvature
     assert curvature is not None
     hessian = assemble(curvature, 1.0, np)
     factors = factorise(hessian, found.free, np)
     if not np.all(np.isfinite(factors.cholesky)):  # no minimum; the fit's status says so
-        return no_slope(model)
+        return zero_slope(model)
     along = solve(factors, weights, np)
     _, by_model, by_data = array_slopes(model, problem.data, found.theta + _STEP * 1j * along, np)
     held = np.where(np.asarray(problem.fixed) > 0, weights - multiply(hessian, along, np), 0.0)
-    bent: Slope = map_leaves(lambda a: -np.imag(a) / _STEP, slope_at(by_model, by_data, held))
+    bent: Slope = map_leaves(lambda a: -np.imag(a) / _STEP, slope_from(by_model, by_data, held))
     return bent._replace(start=held)
 
 
 def through_asimov(
     model: Prepared, theta: Array, asimov: Data, slope: Slope
 ) -> tuple[Slope, Array]:
-    """A slope whose data are the Asimov data of `theta`: without data, and that by `theta`."""
+    """Apply the chain rule to a slope whose data are the Asimov data of `theta`.
+
+    Returns the slope without its dependence on the data, and the derivative with respect to
+    `theta`.
+    """
     at = evaluate(model, asimov, theta, xp=np)
     assert at.curvature is not None
     poisson = model.tau > 0
@@ -107,24 +114,24 @@ def through_asimov(
     return slope._replace(**added, **none), by_theta
 
 
-def of_constants(model: Prepared, data: Data) -> Slope:
-    """Of the part of the likelihood that depends on the data alone."""
+def slope_of_constants(model: Prepared, data: Data) -> Slope:
+    """The slope of the part of the likelihood that depends on the data alone."""
     counts = np.concatenate([data.main, np.where(model.tau > 0, data.aux, 0.0)])
     slopes = np.imag(stirling_rest(counts + _STEP * 1j, np)) / _STEP
     slopes = np.where(counts > 0, slopes, 0.0)
     main, aux = np.split(slopes, [len(data.main)])
-    return no_slope(model)._replace(main=main, aux=aux)
+    return zero_slope(model)._replace(main=main, aux=aux)
 
 
-def of_floor(model: Prepared) -> Slope:
-    """Of the likelihood where data and constraints fit exactly."""
-    return no_slope(model)._replace(constraint_constant=np.ones(()))
+def slope_of_floor(model: Prepared) -> Slope:
+    """The slope of the likelihood at a point where data and constraints fit exactly."""
+    return zero_slope(model)._replace(constraint_constant=np.ones(()))
 
 
-def by_arrays(model: Model, slope: Slope, from_init: Array) -> dict[str, Array]:
-    """The same with respect to the arrays of a model; the transpose of `likelihood.prepare`.
+def slopes_by_array(model: Model, slope: Slope, from_init: Array) -> dict[str, Array]:
+    """A slope with respect to the arrays of a model: the transpose of `likelihood.prepare`.
 
-    from_init: 1 where a parameter that is fixed stands at the model's own value.
+    from_init: 1 where a fixed parameter takes its value from the model's `init`.
     """
     structure, arrays = model.about.structure, model.arrays
     normal, sigma = structure.normal, np.asarray(arrays.sigma)
@@ -153,13 +160,13 @@ def tail_slope(z: float) -> float:
     return -math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
 
 
-def slope_at(by_model: Prepared, by_data: Data, start: Array) -> Slope:
+def slope_from(by_model: Prepared, by_data: Data, start: Array) -> Slope:
     numbers = [getattr(by_model, name) for name in _NUMBERS]
     return Slope._make([*numbers, by_data.main, by_data.aux, start, np.zeros(())])
 
 
-def by_strength(slope: Slope, tested: int | None) -> Slope:
-    """The derivative by the fixed value of one parameter, as that by μ."""
+def with_tested_strength(slope: Slope, tested: int | None) -> Slope:
+    """Move the derivative with respect to the `tested` parameter's fixed value to `mu`."""
     if tested is None:
         return slope
     start: Array = slope.start.copy()

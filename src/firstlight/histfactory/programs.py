@@ -1,10 +1,10 @@
 """The programs behind plain calls: NumPy answers first, and XLA takes over once that pays.
 
-Importing JAX and compiling a fit takes longer than dozens of fits in NumPy, so a process that makes
-a few of them never does. A process that makes many compiles as soon as NumPy has worked for as long
-as compiling takes: no sequence of calls then takes more than about twice the time of the better
-choice. That is decided by counting operations, not by the clock, so that a script gives the same
-digits every time: the two agree only to rounding.
+Importing JAX and compiling a fit takes longer than dozens of fits in NumPy, so a process with few
+fits never compiles. A process with many compiles once NumPy has worked for as long as compiling
+takes; no sequence of calls then takes more than about twice the time of the better choice. The
+switch is decided by counting operations, not by the clock: NumPy and XLA agree only to rounding,
+and a script must give the same digits in every run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE = 1.0
 _EVALUATION, _CELL = 7e-4, 6e-8
 
 
-#: Kinds of models whose programs are compiled without waiting.
+#: Kinds of models whose programs are compiled at once.
 _AT_ONCE: set[Hashable] = set()
 
 
@@ -41,16 +41,16 @@ class Patience:
     """How long NumPy works on one kind of call before its program is compiled."""
 
     def __init__(self, evaluations: float, compiling: float = 1.0) -> None:
-        """evaluations: what a call takes, in evaluations of the likelihood with its Hessian.
+        """evaluations: cost of a call, in evaluations of the likelihood with its Hessian.
 
-        compiling: how long its program takes to compile, compared with that of a fit.
+        compiling: compile time of its program, relative to that of a fit.
         """
         self._evaluations, self._compiling = evaluations, compiling
         self._spent: dict[Hashable, float] = {}  # seconds in NumPy, by kind of model
         self._over: set[Hashable] = set()
 
     def is_over(self, model: Prepared | Description, calls: int = 1) -> bool:
-        """Whether to run compiled, if so many more calls are certain."""
+        """Whether to run compiled, given that at least `calls` more calls follow."""
         kind = model.kind
         if kind in self._over or kind in _AT_ONCE:
             return True
@@ -62,7 +62,7 @@ class Patience:
 
     @contextlib.contextmanager
     def spent(self, prepared: Prepared, calls: int = 1) -> Iterator[None]:
-        """The context in which NumPy works on so many calls."""
+        """A context in which NumPy works on this many calls; their cost is counted."""
         spent = self._spent.get(prepared.kind, 0.0)
         self._spent[prepared.kind] = spent + calls * self._seconds(prepared)
         with one_blas_thread(of_jax=False), np.errstate(all="ignore"):
@@ -74,22 +74,22 @@ class Patience:
 
 
 class Program:
-    """A function `f(prepared, *arrays, xp=...)` of a model, for models of any kind."""
+    """A function `f(prepared, *arrays, xp=...)` that runs in NumPy or compiled, for any model."""
 
     def __init__(self, function: Callable[..., Any], evaluations: float) -> None:
-        """evaluations: what a call takes, in evaluations of the likelihood with its Hessian."""
+        """evaluations: cost of a call, in evaluations of the likelihood with its Hessian."""
         self.function = function
         self._patience = Patience(evaluations)
         self._installed: dict[Hashable, Callable[..., Any]] = {}  # by kind of model
 
     def is_due(self, model: Prepared, calls: int = 1) -> bool:
-        """Whether to run compiled, if so many more calls are certain."""
+        """Whether to run compiled, given that at least `calls` more calls follow."""
         return self._patience.is_over(model, calls)
 
     def install(self, kind: Hashable, executable: Callable[..., Any]) -> None:
-        """Run `executable(prepared, *arrays)` for models of this kind in place of compiling.
+        """Run `executable(prepared, *arrays)` for models of this kind instead of compiling.
 
-        It takes and returns NumPy arrays, so that JAX need not be imported.
+        It takes and returns NumPy arrays, and JAX need not be imported.
         """
         self._installed[kind] = executable
 
@@ -97,7 +97,7 @@ class Program:
         return prepared.kind in self._installed
 
     def __call__(self, prepared: Prepared, *arrays: object, calls: int = 1) -> Any:
-        """The result in NumPy arrays; `calls`: how many calls this one stands for."""
+        """The result in NumPy arrays; calls: the cost of this call, in single calls."""
         if self.is_due(prepared, calls):
             return self.compiled(prepared, *arrays)
         return self.on_host(prepared, *arrays, calls=calls)
@@ -114,7 +114,7 @@ class Program:
             return jax.device_get(self._jitted(prepared.on_device, *arrays))
 
     def on_devices(self, prepared: Prepared, *arrays: Any, devices: tuple[jax.Device, ...]) -> Any:
-        """The same, with the rows of the last array divided among devices; one program for all."""
+        """Like `compiled`, with the rows of the last array divided among devices."""
         self._patience.end(prepared)
         *common, last = arrays
         size = -(-len(last) // len(devices)) * len(devices)
@@ -134,19 +134,19 @@ class Program:
 
 
 def compile_at_once(model: Prepared | Description) -> None:
-    """Use NumPy no longer for models of this kind."""
+    """Stop using NumPy for models of this kind."""
     _AT_ONCE.add(model.kind)
 
 
 @cache
 def compiler_options() -> dict[str, bool] | None:
-    """On a CPU, XLA's older loop emitter: as fast here, and it compiles in half the time."""
+    """Selects XLA's older loop emitter on a CPU: as fast here, in half the compile time."""
     if jax.default_backend() != "cpu":
         return None
     options = {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda: 0, compiler_options=options)()
-    except Exception:  # another XLA, without this option
+    except Exception:  # this version of XLA does not have the option
         return None
     return options
 

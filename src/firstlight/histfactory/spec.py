@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
-
 from firstlight.histfactory.channels import (
     Channel,
     Floats,
@@ -67,12 +65,6 @@ class Specification:
         """The parameter of interest as `parameter_names` spells it: `f[0]` of a set of one."""
         names = {one.name: one.names[0] for one in self.parameter_sets if one.size == 1}
         return None if self.poi is None else names.get(self.poi, self.poi)
-
-    @property
-    def auxdata(self) -> Floats:
-        """The auxiliary data of all constrained parameter sets, concatenated."""
-        parts = [one.auxdata for one in self.parameter_sets if one.auxdata is not None]
-        return np.concatenate([np.zeros(0), *parts])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -178,7 +170,7 @@ def _model_config(
 def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, JsonObject]:
     """The name and the config of the requested measurement."""
     measurements: list[tuple[str, object]] = []
-    for index, entry in enumerate(require_list(plain, "measurements", least=1)):
+    for index, entry in enumerate(require_list(plain, "measurements", min_length=1)):
         with inside(f"measurement number {index}"):
             checked = require_object(entry, ("name", "config"), ("name", "config"))
             measurements.append((require_name(checked), checked["config"]))

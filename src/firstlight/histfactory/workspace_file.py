@@ -56,11 +56,11 @@ def inside(place: str) -> Iterator[None]:
         raise fault.inside(place) from None
 
 
-def listed(names: Iterable[object], most: int = 12) -> str:
-    """The first `most` names for a message, quoted."""
+def listed(names: Iterable[object], limit: int = 12) -> str:
+    """The first `limit` names for a message, quoted."""
     quoted = [repr(name) for name in names]
-    more = f" and {len(quoted) - most} more" if len(quoted) > most else ""
-    return ", ".join(quoted[:most]) + more
+    more = f" and {len(quoted) - limit} more" if len(quoted) > limit else ""
+    return ", ".join(quoted[:limit]) + more
 
 
 def described(value: object) -> str:
@@ -95,14 +95,14 @@ def require_object(value: object, keys: Collection[str], required: Iterable[str]
     return value
 
 
-def require_list(value: object, what: str, *, least: int = 0) -> list[Json]:
-    """`value` as a list of at least `least` entries, else a `ContentError`."""
+def require_list(value: object, what: str, *, min_length: int = 0) -> list[Json]:
+    """`value` as a list of at least `min_length` entries, else a `ContentError`."""
     if isinstance(value, tuple):
         value = list(value)
     if not isinstance(value, list):
         raise ContentError(f"{what} must be an array, not {described(value)}.")
-    if len(value) < least:
-        raise ContentError(f"{what} is empty; at least {least} entry is needed.")
+    if len(value) < min_length:
+        raise ContentError(f"{what} is empty; at least {min_length} entry is needed.")
     return value
 
 

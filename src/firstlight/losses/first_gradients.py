@@ -31,10 +31,10 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.profile_slopes import (
     Slope,
-    combined,
-    no_slope,
-    of_floor,
+    slope_of_floor,
     through_asimov,
+    weighted_sum,
+    zero_slope,
 )
 from firstlight.histfactory.programs import Patience
 from firstlight.losses.state import Keys, State, Values, state_of
@@ -70,14 +70,14 @@ def statistic(
         if objective == "observed":
             made = ratio_and_fits(engine, mu, test_statistic, data, fixed, None, warm_start)
             free, conditional = value_slopes(engine, made)
-            slope = combined((2.0, conditional), (-2.0, free))
+            slope = weighted_sum((2.0, conditional), (-2.0, free))
         else:
             tested, true = (0.0, 1.0) if mu is None else (mu, 0.0)
             theta = expected_parameters(engine.model, true, fixed)
             made = expected_ratio_and_fit(engine, tested, true, theta, fixed, warm_start)
             slope = _of_expected(engine, theta, made)
         if not made.ratio.q > 0:
-            slope = no_slope(engine.prepared)
+            slope = zero_slope(engine.prepared)
         gradient = _by_template(model, engine.model, given, fixed, slope, variations)
     return Statistic(float(made.ratio.q), state_of(made.ratio), gradient, slope.mu)
 
@@ -86,7 +86,7 @@ def _of_expected(engine: OnHost, theta: Array, made: RatioAndFits) -> Slope:
     """Of a statistic whose data are made by the model itself."""
     (value,) = value_slopes(engine, made)
     value, _ = through_asimov(engine.prepared, theta, made.problems[0].data, value)
-    return combined((2.0, value), (-2.0, of_floor(engine.prepared)))
+    return weighted_sum((2.0, value), (-2.0, slope_of_floor(engine.prepared)))
 
 
 def _by_template(
