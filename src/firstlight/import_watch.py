@@ -1,7 +1,7 @@
-"""Something to do around the import of a module, which may never come.
+"""Actions around the import of a module that may never be imported.
 
-Part of the start of every Python under `firstlight exec`, so it imports nothing that Python has
-not loaded already.
+Runs at the start of every Python process under `firstlight exec`, so it imports only modules that
+Python has loaded already.
 """
 
 import sys
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def when_imported(name: str, action: "Callable[[], None]") -> None:
-    """Call `action` now if the module is there, otherwise as soon as its import has ended."""
-    if sys.modules.get(name) is not None:  # None: its import is forbidden
+    """Call `action` now if the module is imported, otherwise right after its import."""
+    if sys.modules.get(name) is not None:  # None: its import is blocked
         action()
     else:
         sys.meta_path.insert(0, _Watch(name, action))
@@ -23,8 +23,8 @@ def when_imported(name: str, action: "Callable[[], None]") -> None:
 def import_without_collecting(name: str) -> None:
     """Turn the garbage collector off while the module is imported.
 
-    What a large package makes at its import stays, and to look through it again and again for
-    garbage takes a tenth of the import of JAX.
+    The objects that a large package creates at import stay alive. Scanning them for garbage
+    repeatedly takes a tenth of the import of JAX.
     """
     if name not in sys.modules:
         sys.meta_path.insert(0, _Uncollected(name, _nothing))
@@ -35,7 +35,7 @@ def _nothing() -> None:
 
 
 class _Watch:
-    """A finder that lets the others find the module, and sees it executed."""
+    """A finder that leaves finding the module to others, and wraps its execution."""
 
     def __init__(self, name: str, action: "Callable[[], None]") -> None:
         self._name = name
@@ -47,7 +47,7 @@ class _Watch:
     def find_spec(self, name: str, path: "Any", target: "Any" = None) -> "Any":
         if name != self._name:
             return None
-        # Those that follow: another watch before this one is asking it right now.
+        # Only the finders after this one: an earlier watch may be calling this method.
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(name, path, target) for finder in finders)
         spec: Any = next((spec for spec in found if spec is not None), None)
@@ -56,7 +56,7 @@ class _Watch:
 
             def exec_module(module: "Any") -> None:
                 self.execute(execute, module)
-                # A loader of a zip file is that of other modules too.
+                # The loader of a zip file also loads other modules.
                 if module.__name__ == self._name and self in sys.meta_path:
                     sys.meta_path.remove(self)
                     self._action()
@@ -76,8 +76,8 @@ class _Uncollected(_Watch):
         finally:
             if was_on:
                 if not gc.get_freeze_count():
-                    # To the oldest generation without a look at it, or the next collection of the
-                    # youngest one would go through all that was imported.
+                    # Move everything to the oldest generation unscanned, or the next collection of
+                    # the youngest generation would scan all that was imported.
                     gc.freeze()
                     gc.unfreeze()
                 gc.enable()

@@ -1,4 +1,4 @@
-"""Names of a package that import their module when they are used first.
+"""Names of a package that import their module on first use.
 
 This is a tool about latency: `from firstlight import histfactory` must cost nothing.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 
 def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
-    """The `__getattr__` of `package`; home: {module of the package: names that it has}."""
+    """The `__getattr__` of `package`; home: {module of the package: public names in it}."""
     module_of = {name: module for module, names in home.items() for name in names}
 
     def load(name: str) -> object:
@@ -19,7 +19,7 @@ def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[s
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{module_of[name]}"), name)
-        # Found at once next time; also over a module of the same name that its import left here.
+        # Cache it, also in place of a submodule of the same name, which its import has set here.
         setattr(sys.modules[package], name, value)
         return value
 

@@ -129,9 +129,10 @@ def assert_as_pyhf(spec: Specification, model: pyhf.Model) -> None:
     bounds = zip(joined("lower"), joined("upper"), strict=True)
     assert list(bounds) == [tuple(pair) for pair in config.suggested_bounds()]
     assert joined("fixed") == config.suggested_fixed()
-    constrained = [one.name for one in spec.parameter_sets if one.auxdata is not None]
-    assert constrained == config.auxdata_order
-    np.testing.assert_allclose(spec.auxdata, config.auxdata, rtol=1e-14)
+    constrained = [one for one in spec.parameter_sets if one.auxdata is not None]
+    assert [one.name for one in constrained] == config.auxdata_order
+    auxdata = [value for one in constrained for value in one.auxdata]
+    np.testing.assert_allclose(auxdata, config.auxdata, rtol=1e-14)
     for one in spec.parameter_sets:
         theirs = config.param_set(one.name)
         assert one.scalar == theirs.is_scalar and one.size == theirs.n_parameters

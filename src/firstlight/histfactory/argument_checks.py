@@ -1,4 +1,4 @@
-"""Arguments that must be numbers, or names and lengths that a model has.
+"""Checks of numeric arguments, and the error for arguments that do not fit a model.
 
 FirstlightError
 └── ModelError    arguments that do not fit the model
@@ -19,7 +19,7 @@ class ModelError(FirstlightError):
 
 
 def require_number(value: Number, what: str) -> Number:
-    """A finite number, or a traced one."""
+    """`value` if it is a finite or a traced number, otherwise a `ModelError`."""
     if is_traced(value) and not np.ndim(value):
         return value
     try:
@@ -32,7 +32,7 @@ def require_number(value: Number, what: str) -> Number:
 
 
 def require_finite(values: Array, what: str) -> Array:
-    """Finite numbers, or traced ones."""
+    """`values` if they are finite or traced, otherwise a `ModelError`."""
     if not is_traced(values) and not np.all(np.isfinite(values)):
         raise ModelError(f"{what} must be finite numbers.")
     return values

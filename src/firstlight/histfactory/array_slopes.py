@@ -1,6 +1,6 @@
-"""Derivatives of the likelihood with respect to the numbers of the model and the data, closed form.
+"""Derivatives of the likelihood with respect to the model's numbers and the data, in closed form.
 
-Automatic differentiation of `likelihood.nll` gives the same numbers, and takes longer to compile.
+Automatic differentiation of `likelihood.nll` gives the same numbers but takes longer to compile.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from firstlight.histfactory.likelihood import (
 def array_slopes(
     model: Prepared, data: Data, theta: Array, xp: Numpy = jnp
 ) -> tuple[Evaluation, Prepared, Data]:
-    """Value and gradient at `theta`, and the derivatives of the value with respect to both others.
+    """Value and gradient at `theta`, and the derivatives of the value by model and data.
 
-    What selects (masks, channels) has the derivative zero.
+    Arrays that only select (masks, channels) have derivative zero.
     """
     at = evaluate(model, data, theta, curvature=False, xp=xp)
     expected = xp.sum(at.cells, axis=0)
@@ -55,7 +55,7 @@ def array_slopes(
 def expectation_slopes(
     model: Prepared, at: Evaluation, theta: Array, of_bins: Array, xp: Numpy = jnp
 ) -> dict[str, Any]:
-    """Derivatives with respect to the model's numbers, given those with respect to every bin."""
+    """Derivatives with respect to the model's numbers, given those by the expectation per bin."""
     shape_alpha, rate_alpha = shape_and_rate_alphas(model, theta[: model.blocks[0]])
     of_shifted = of_bins * at.multiplier
     basis = additive_basis(model.codes[1], shape_alpha, xp)
@@ -70,7 +70,7 @@ def expectation_slopes(
 
 
 def _of_rates(model: Prepared, alpha: Array, of_rows: Array, xp: Numpy) -> tuple[Array, Array]:
-    """The same for `deviations` and `logs`, from the derivative by every row's logarithm."""
+    """Derivatives by `deviations` and `logs`, given those by the logarithm of every row."""
     inside = (xp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0))[:, None]
     value, _, _ = code4(model.deviations, model.logs, alpha, xp)
     of_value = xp.where(inside, of_rows / value, 0.0)

@@ -1,4 +1,4 @@
-"""Channels, samples and modifiers of a workspace, read and checked value by value.
+"""Reads and checks the channels, samples and modifiers of a workspace.
 
 Everything is sorted by name, as in pyhf: the order in a file has no meaning.
 """
@@ -43,7 +43,7 @@ _MODIFIER_KEYS = frozenset(("name", "type", "data"))
 # Compared by identity: arrays have no single truth value.
 @dataclass(frozen=True, eq=False)
 class Modifier:
-    """One modifier of one sample; which fields are set depends on its type."""
+    """One modifier of one sample. Its type determines which fields are set."""
 
     name: str
     type: str  # one of MODIFIER_TYPES
@@ -97,7 +97,7 @@ def number(value: Json, what: str) -> float:
 
 
 def number_array(values: Json, what: str) -> Floats:
-    """`values` as a read-only array of finite doubles, else an error that names the entry."""
+    """`values` as a read-only array of finite doubles, else an error naming the bad entry."""
     if type(values) is not list:
         values = values.tolist() if isinstance(values, np.ndarray) else values
         values = require_list(values, what)
@@ -259,9 +259,9 @@ _READERS: dict[str, Callable[[str, str, Json, int], Modifier]] = {
 
 
 def read_observations(plain: object, channels: Sequence[Channel]) -> tuple[Floats, tuple[str, ...]]:
-    """The observed yields of all channels, concatenated, and the names of other entries.
+    """The observed yields of all channels, concatenated, and the names of unused entries.
 
-    Published likelihoods have such entries: a patch removes a channel and leaves its data.
+    Published likelihoods have such entries: a patch removes a channel but leaves its data.
     """
     bins = {channel.name: channel.bins for channel in channels}
     observed: dict[str, Floats] = {}

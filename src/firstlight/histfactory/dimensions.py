@@ -1,4 +1,4 @@
-"""The dimensions of a synthetic workspace: which are possible, and the presets.
+"""The dimensions of a synthetic workspace: validity checks and presets.
 
 FirstlightError
 └── DimensionsError (also a ValueError)    no workspace can have these dimensions

@@ -1,10 +1,10 @@
 """Values at given parameters: expected data, likelihood, gradient, Hessian.
 
 Parameters are a mapping of names (others at their init) or a vector in the order of
-`model.parameter_names`; a vector may have leading axes, and the result then has them too. Data are
-main counts, or main and auxiliary data, in pyhf's order; the default is the observed data.
-devices: those over which many parameter vectors are divided (or how many of JAX's); default: all of
-this process, if there are enough vectors.
+`model.parameter_names`; leading axes of a vector are also leading axes of the result. Data are main
+counts, or main and auxiliary data, in pyhf's order; the default is the observed data.
+devices: JAX devices (or their number) over which many parameter vectors are divided; default: all
+of this process, if there are enough vectors.
 """
 
 from __future__ import annotations

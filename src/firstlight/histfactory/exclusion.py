@@ -1,9 +1,9 @@
 """Exclusion: CLs of a signal strength, asymptotically (arXiv:1007.1727).
 
-A test needs four fits: free, without signal, and at the signal strength, the last one to the data
-and to the Asimov data of the fit without signal. Outside JAX transformations each fit is a call
-that starts at the nearest solution. Inside a program all of them are one loop over two pairs, so
-that the search, which dominates the compile time, is compiled once.
+A test needs four fits: to the data, with the signal strength free, zero and at the tested value;
+and at the tested value to the Asimov data of the fit without signal. Outside JAX transformations
+each fit is a call that starts at the nearest solution. Inside a program, one loop makes two pairs
+of fits: the search dominates the compile time, and is compiled once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def cls(
 
 @dataclass(frozen=True, eq=False)
 class CLsGrid:
-    """Signal strengths to test: any of them can be tested anywhere, with the same digits."""
+    """Signal strengths to test; results do not depend on how they are divided among processes."""
 
     model: Model
     mu: Floats
@@ -99,7 +99,7 @@ class CLsGrid:
     fixed: dict[str, bool | Number]
     init: Parameters
     test_statistic: str
-    compiled: bool  # what runs the fits
+    compiled: bool  # whether fits run compiled or in NumPy
 
     def at(self, begin: int, end: int) -> CLs:
         """CLs of the strengths `begin` to `end`, in arrays."""
@@ -119,7 +119,7 @@ def plan_cls(
     init: Parameters = None,
     test_statistic: str = "qtilde",
 ) -> CLsGrid:
-    """The tests that `cls` with an array of signal strengths makes, none made yet."""
+    """The tests that `cls` makes for an array of signal strengths, without making any."""
     require_statistic(test_statistic)
     require_possible_strength(mu, test_statistic)
     strengths = as_numbers(mu, "the signal strengths")
@@ -131,7 +131,7 @@ def plan_cls(
 
 
 class Setup(NamedTuple):
-    """What is tested, and how."""
+    """The arguments that all tests of one data set share."""
 
     engine: Engine
     data: Data
@@ -140,13 +140,13 @@ class Setup(NamedTuple):
     test_statistic: str
 
     def first_problems(self) -> list[Problem]:
-        """The free fit within the bounds of the test statistic, and that without signal."""
+        """The free fit, within the bounds of the test statistic, and the fit without signal."""
         engine = self.engine
         free, null = hypotheses(engine, self.data, [None, 0.0], self.fixed, self.init)
         return [bounded(engine, free, self.test_statistic), null]
 
     def problems_at(self, mu: Number, asimov: Data, near: tuple[Array, Array]) -> list[Problem]:
-        """The fits at a signal strength, of the data and of Asimov data, started `near`."""
+        """The fits at a signal strength to the data and to Asimov data, each starting `near`."""
         engine = self.engine
         base = at_strength(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
         on_data, on_asimov = near
@@ -157,7 +157,7 @@ class Setup(NamedTuple):
 
 
 class Minima(NamedTuple):
-    """Where the four fits of a test ended."""
+    """The minima of the four fits of a test."""
 
     free: Minimum
     null: Minimum
@@ -166,10 +166,10 @@ class Minima(NamedTuple):
 
 
 class HypothesisTest:
-    """One data set tested at any signal strength; what does not depend on it is computed once."""
+    """Tests of one data set; the fits that do not depend on the signal strength are made once."""
 
     def __init__(self, setup: Setup, found: list[Minimum] | None = None) -> None:
-        """found: where the fits that do not depend on the strength ended, in a program."""
+        """found: the fits that do not depend on the strength, if already made (in a program)."""
         self.setup, self.engine = setup, setup.engine
         problems = setup.first_problems()
         if found is None:
@@ -190,7 +190,7 @@ class HypothesisTest:
         return [on_data, on_asimov]
 
     def _nearest(self, mu: Number) -> tuple[Array, Array]:
-        """Where the fits at the nearest signal strength ended, or those made at first."""
+        """The ends of the fits at the nearest signal strength, or else of the first two fits."""
         if not self._solved:
             return self.free.theta, self.null.theta
         _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
@@ -201,7 +201,7 @@ class HypothesisTest:
         return cls_of(self.engine, mu, self.minima_at(mu, found), self.setup.test_statistic)
 
     def minima_at(self, mu: Number, found: list[Minimum] | None = None) -> Minima:
-        """Where the four fits end; `found` as for `fits_at`."""
+        """The minima of all four fits; `found` as for `fits_at`."""
         return Minima(self.free, self.null, *self.fits_at(mu, found))
 
 
@@ -232,8 +232,8 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
 def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Array:
     """The statistic of the Asimov data.
 
-    Their minimum is at the parameters they were made with: no fit is needed, and the likelihood
-    there is just the constant of the constraints.
+    Their free fit is not needed: its minimum is at the parameters that generated the data, where
+    the likelihood is the constant of the constraints.
     """
     return engine.xp.maximum(2 * (on_asimov.nll - engine.floor), 0.0)
 
@@ -259,7 +259,7 @@ def expected_cls(engine: Engine, q_asimov: Array, sigmas: float) -> Array:
 
 
 class PairSearch:
-    """The two pairs of fits of a test in a program, by one search; nothing is differentiated."""
+    """The two pairs of fits of a test, made by one search in a program, without derivatives."""
 
     def __init__(self, setup: Setup) -> None:
         self.engine = copy.copy(setup.engine)
@@ -269,7 +269,7 @@ class PairSearch:
         self.setup = Setup(self.engine, data, fixed, init, setup.test_statistic)
 
     def __call__(self, is_first: Array, first: Minimum, mu: Number) -> Minimum:
-        """The pair that does not depend on `mu`; or, where that is known, the pair at `mu`."""
+        """The pair that does not depend on `mu` if `is_first`, otherwise the pair at `mu`."""
         asimov = self.engine.asimov(first.theta[1])
         at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
         pairs = zip(self.setup.first_problems(), at_mu, strict=True)
@@ -278,7 +278,7 @@ class PairSearch:
         return minimise_pair(self.engine.prepared, problems, is_first)
 
     def nothing(self) -> Minimum:
-        """What stands for the first pair before it is known."""
+        """A placeholder for the first pair."""
         start = jnp.asarray(self.setup.first_problems()[0].start)
         none, count = jnp.zeros(2), jnp.zeros(2, jnp.int32)
         both = jnp.stack([start, start])
@@ -291,7 +291,7 @@ def as_pair(found: Minimum) -> list[Minimum]:
 
 
 def _in_program(setup: Setup, mu: Number) -> CLs:
-    """The same in a program: both pairs by one search, then their derivatives."""
+    """CLs in a program: both pairs by one search, then their derivatives."""
     search = PairSearch(setup)
     still_mu = jax.lax.stop_gradient(mu)
 
@@ -305,7 +305,7 @@ def _in_program(setup: Setup, mu: Number) -> CLs:
 
 
 def require_possible_strength(mu: Number, test_statistic: str) -> None:
-    """Fails for a negative signal with q̃, where there is nothing to exclude below zero."""
+    """Fails for a negative signal strength with q̃, which cannot exclude below zero."""
     if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
         raise ModelError(
             f"mu = {np.min(mu):g} is negative, and with q̃ there is nothing to exclude below zero. "

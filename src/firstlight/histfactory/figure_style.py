@@ -1,7 +1,7 @@
-"""The look of all figures: colours, sizes, labels, legends, and how a figure is saved.
+"""The style of all figures (colours, sizes, labels, legends), and how a figure is saved.
 
-Nothing global is changed: no pyplot, no style. The colours (Okabe and Ito) can be distinguished by
-colour-blind readers, and a line style, fill or position repeats what a colour says.
+No global state of matplotlib is changed: no pyplot, no style. Colour-blind readers can distinguish
+the colours (Okabe and Ito), and a line style, fill or position repeats what a colour shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-#: Keyword arguments of matplotlib that say how a thing looks.
+#: Keyword arguments of matplotlib for the look of an artist.
 Look: TypeAlias = dict[str, Any]
 BLUE, VERMILLION, GREY, BLACK = "#0072B2", "#D55E00", "#8A8A8A", "#1A1A1A"
 LETTER_INCHES = 0.085

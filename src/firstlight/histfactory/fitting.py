@@ -37,7 +37,7 @@ Fixed: TypeAlias = "Mapping[str, bool | Number] | Iterable[str] | None"
 
 
 class _Point(NamedTuple):
-    """Where to evaluate the Hessian, once it is needed."""
+    """The point to evaluate the Hessian at, once it is needed."""
 
     model: Prepared
     data: Data
@@ -47,15 +47,15 @@ class _Point(NamedTuple):
 @pytree
 @dataclass(frozen=True)
 class FitResult:
-    """Where a fit ended. Arrays are in the order of `names`."""
+    """The result of a fit. Arrays are in the order of `names`."""
 
     values: Array  # best-fit parameters
     nll: Number  # with all constants, as in pyhf
     edm: Number
     iterations: Count
     status_code: Count
-    is_free: Array  # 1 where a parameter moved freely
-    at_bound: Array  # True where a bound holds it
+    is_free: Array  # 1 where a parameter was free to move
+    at_bound: Array  # True where a parameter is held by a bound
     branches: Count  # number of minima found; this is the lowest
     _free: Array  # `is_free` in internal order
     _hessian: Curvature | _Point | None
@@ -200,10 +200,10 @@ def fit(
 
 
 def precompile(model: Model) -> None:
-    """Compile now what fits, tests, limits and toys of models of this size run.
+    """Compile now the programs of fits, tests, limits and toys of models of this size.
 
-    Plain calls start in NumPy and compile only once that pays, so the call that compiles takes a
-    second or more. After this none does: for servers, and for measuring a single fit.
+    Plain calls start in NumPy and compile only once that pays; the call that compiles takes a
+    second or more. After `precompile`, no call does: for servers, and for timing a single fit.
     """
     engine = Eager(model)
     start = to_internal(model, model.init)

@@ -1,4 +1,4 @@
-"""What tests of a signal strength share: their hypotheses, fits and statistics."""
+"""Hypotheses, fits and statistics common to all tests of a signal strength."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import is_traced
 
-#: A conditional fit lower than the free one by more than this has found another minimum.
+#: A conditional fit lower than the free fit by more than this is in another minimum.
 DISAGREEMENT = 1e-9
 
-#: A test statistic below this is the rounding error of two equal likelihoods. Its root is taken as
-#: zero: the derivative of the root would be that error divided by almost zero.
+#: A test statistic below this is the rounding error of two equal likelihoods. Its root is zero by
+#: definition: the derivative of the root would be that error divided by almost zero.
 ROUNDING = 1e-12
 
 
@@ -40,14 +40,14 @@ def hypotheses(
 
 
 def at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
-    """The problem at a signal strength."""
+    """The problem with the signal strength fixed at `mu`."""
     index = poi_position(engine.model)
     start = put(problem.start, index, require_number(mu, "mu"))
     return problem._replace(start=start, fixed=put(problem.fixed, index, 1.0), guess=start)
 
 
 def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
-    """Bounds of the signal strength that the test statistic requires."""
+    """The problem with the bounds on the signal strength that the test statistic requires."""
     index = poi_position(engine.model)
     lower, upper = problem.lower, problem.upper
     bound = lower[index]
@@ -55,18 +55,18 @@ def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
         bound = engine.xp.maximum(bound, 0.0)
     elif statistic == "q":
         bound = engine.xp.where(bound < 0, bound, -upper[index])
-    # A limit may exceed the upper bound, and so may the best fit.
+    # A limit may exceed the workspace's upper bound, and so may the best fit.
     return problem._replace(lower=put(lower, index, bound), upper=put(upper, index, np.inf))
 
 
 def free_and_conditional(
     engine: Engine, free: Problem, conditional: Problem, warm_start: WarmStart | None = None
 ) -> list[Minimum]:
-    """The free fit and the conditional one."""
+    """The free and the conditional fit. Outside a program, the free fit is never the higher one."""
     best, at_mu = engine.chain([free, conditional], warm_start)
     if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
         return [best, at_mu]
-    # The free fit could have reached the conditional one's point, so it was in another minimum.
+    # The conditional minimum is open to the free fit, which was therefore in another minimum.
     again = engine.chain([free.starting_at(at_mu.theta)])[0]
     return [again._replace(branches=most_branches(2, again.branches)), at_mu]
 

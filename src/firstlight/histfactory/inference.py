@@ -64,7 +64,7 @@ class Discovery:
 
     @property
     def warm_start(self) -> WarmStart:
-        """Where fits of a similar model or similar data can start."""
+        """Starting points for fits of a similar model or similar data."""
         return warm_start_of(self.free, self.conditional)
 
 
@@ -93,8 +93,8 @@ def discovery(
     Zero, with zero derivative, if the best fit has no excess (μ̂ ≤ 0). The best fit may exceed the
     workspace's upper bound on the signal strength: a bound would hide significance.
 
-    warm_start: the `warm_start` of a similar problem's result; both fits start there, and stay in
-        the minima that they lead to.
+    warm_start: the `warm_start` of a similar problem's result. Both fits start there and stay in
+        the minima that it leads to.
     """
     engine = engine_for(model, data, fixed, init, warm_start)
     return discovery_of(engine, likelihood_ratio(model, None, "q0", data, fixed, init, warm_start))
@@ -130,7 +130,7 @@ def likelihood_ratio(
 
 
 class RatioAndFits(NamedTuple):
-    """A ratio, and the fits it comes from: those made, in the order free, conditional."""
+    """A ratio and the fits that were made for it, in the order free, conditional."""
 
     ratio: Ratio
     problems: list[Problem]
@@ -178,10 +178,11 @@ def expected_ratio(
     fixed: Fixed = None,
     warm_start: WarmStart | None = None,
 ) -> Ratio:
-    """The test statistic of data without fluctuations, as the model expects them before any fit.
+    """The test statistic of Asimov data generated at the model's initial parameters.
 
-    mu: the tested value; mu_true: the value that the data are made with, all other parameters at
-    their init. That is their minimum, so only the conditional fit is made, and `free` is None.
+    mu: the tested value; mu_true: the value that the data are generated with, all other parameters
+    at their init. The free minimum is at these parameters, so only the conditional fit is made, and
+    `free` is None.
     """
     engine = engine_for(model, mu, fixed, warm_start)
     theta = expected_parameters(model, mu_true, fixed)
@@ -189,7 +190,7 @@ def expected_ratio(
 
 
 def expected_parameters(model: Model, mu_true: float, fixed: Fixed) -> Array:
-    """The parameters, in internal order, that data without fluctuations are made with."""
+    """The parameters, in internal order, that generate the data of `expected_ratio`."""
     values = as_fixed(model, fixed).items()
     held = {name: value for name, value in values if not isinstance(value, bool)}
     return to_internal(model, model.vector({**held, str(model.poi): mu_true}))
@@ -217,7 +218,7 @@ def expected_ratio_and_fit(
 
 
 def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:
-    """Where two fits ended; without a free fit, the conditional one stands for both."""
+    """The ends of two fits; without a free fit, the end of the conditional one twice."""
     free = conditional if free is None else free
     converged = (free.status_code == 0) & (conditional.status_code == 0)
     return WarmStart(free.values, conditional.values, converged)
@@ -250,7 +251,7 @@ def asimov(
     fixed: Fixed = None,
     parameters: Parameters = None,
 ) -> Array:
-    """The data set without fluctuations, main and auxiliary, in pyhf's order.
+    """The Asimov data set (data without fluctuations): main and auxiliary, in pyhf's order.
 
     With `mu`, the other parameters are fitted to the data at this signal strength; with
     `parameters` (a mapping or a vector), nothing is fitted.

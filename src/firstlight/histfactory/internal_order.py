@@ -1,4 +1,4 @@
-"""Conversion between the public order of parameters and data and a model's internal order.
+"""Conversion of parameters and data between public and internal order.
 
 Public parameter vectors and data are in pyhf's order. Internally, parameters are in three blocks
 (α, φ, γ; see `layout`), bins of all channels are side by side, and both are padded.
@@ -24,7 +24,7 @@ def to_public(model: Model, internal: Array) -> Array:
 
 
 def to_internal(model: Model, vector: Array, neutral: Array | None = None) -> Array:
-    """Internal order of a vector (the last axis); padding takes the `neutral` values."""
+    """A vector (the last axis) in internal order; padding takes the `neutral` values."""
     neutral = model._settings.init if neutral is None else neutral
     return put(_spread(model, neutral, np.shape(vector)[:-1]), (..., model._order), vector)
 
@@ -41,7 +41,7 @@ def poi_position(model: Model) -> int:
 
 
 def data_of(model: Model, values: DataSet | Data = None, *, batch: bool = False) -> Data:
-    """Data in internal form, from None (observed), main, main + auxiliary, or `Data`.
+    """Data in internal form; values: None (the observed data), main or main and auxiliary data.
 
     batch: whether leading axes are allowed.
     """
@@ -93,7 +93,7 @@ def data_vector(model: Model, data: Data) -> Array:
 
 
 def prepared(model: Model) -> Prepared:
-    """The arrays that evaluation needs; computed once for a model that is not traced."""
+    """The model as `Prepared`, cached unless it is traced."""
     if not model._is_traced:
         return model._prepared
     arrays = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), model.arrays)

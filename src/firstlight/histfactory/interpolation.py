@@ -1,4 +1,4 @@
-"""How a template moves with its nuisance parameter α: the interpolation codes of HistFactory.
+"""The interpolation codes of HistFactory: a template as a function of its nuisance parameter α.
 
 Additive codes (0, 2, 4p: `histosys`) share one form. With the half sum and the scaled half
 difference of the two shifts, `S = (up + down)/2` and `A = (up - down)/16`,
@@ -36,7 +36,7 @@ class Basis(NamedTuple):
 def additive_basis(code: str, alpha: Array, xp: Numpy) -> Basis:
     """The functions g and f of `code` at every α."""
     one, zero = xp.ones_like(alpha), xp.zeros_like(alpha)
-    # At a kink the slope is that of the right side; zero would look like a minimum.
+    # At a kink, take the slope of the right side; zero would look like a minimum.
     sign = xp.where(alpha >= 0, 1.0, -1.0)
     if code == "code0":
         return Basis(alpha, 8 * sign * alpha, one, 8 * sign, zero, zero)
@@ -89,7 +89,7 @@ def code4(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Arra
 
 
 def code4_slopes(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Array, Array]:
-    """Derivatives of `code4` with respect to `deviations` and `logs`, of their shape."""
+    """Derivatives of `code4` with respect to `deviations` and `logs`, in their shape."""
     shape = (-1, *(1,) * (deviations.ndim - 2))
     above, below = _code4_basis(alpha)[0], _code4_basis(-alpha)[0]
     u = [xp.reshape(xp.stack(pair), (2, *shape)) for pair in zip(above, below, strict=True)]

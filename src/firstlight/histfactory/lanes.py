@@ -1,13 +1,14 @@
-"""Fits of many problems in one program: lanes that take the next problem when they are done.
+"""Fits many problems in one program, on lanes that each take the next problem when one is done.
 
-A batch in lockstep waits for its slowest search: of toys with 184 parameters most need seven steps
-and one in a thousand needs thirty, so two thirds of the work would be done for searches that have
-ended. Here a fixed number of lanes search side by side, and a lane whose search has ended takes the
-next problem from the queue.
+A batch in lockstep waits for its slowest search. Of toys with 184 parameters most need seven steps
+and one in a thousand needs thirty, so two thirds of the work would go to searches that have ended.
+Here a fixed number of lanes search side by side, and a lane whose search has ended takes the next
+problem from the queue.
 
-Problems that may have another minimum (see `branches`) are searched again from elsewhere. That is
-found out for all searches that have ended as soon as half of the lanes are free; these problems are
-the next queue, while the other lanes go on. When few problems are left, they move to fewer lanes.
+Problems that may have another minimum (see `branches`) are searched again from elsewhere. As soon
+as half of the lanes are free, this is decided for all searches that have ended; those to be
+repeated form the next queue, while the other lanes go on. When few problems are left, they move to
+fewer lanes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from firstlight.histfactory.newton import (
     search_step,
 )
 
-#: The last problems move to this share of the lanes, if there are so many.
+#: The last problems move to one lane in `_NARROW`, if there are at least `_MANY` lanes.
 _NARROW, _MANY = 16, 512
 
 
@@ -38,27 +39,27 @@ _T = TypeVar("_T")
 
 
 class Work(NamedTuple):
-    """What the fits took: the share of busy lanes is `steps / lane_steps`."""
+    """Work done by the fits; the share of busy lanes is `steps / lane_steps`."""
 
     steps: Array  # of all searches
     lane_steps: Array  # of all lanes, whether they had a problem or not
 
 
 class _State(NamedTuple):
-    which: Array  # the problem on each lane; their number where there is none
+    which: Array  # the problem on each lane; on an idle lane, the number of problems
     search: SearchState
-    waiting: Array  # problems that have to be searched and are not on a lane
+    waiting: Array  # problems to be searched that are not on a lane
     plans: Plan  # of all problems
     found: Minimum  # of the last search of each
     work: Work
 
 
 class _Lanes(NamedTuple):
-    """What changes with every step."""
+    """The part of the state that changes with every step."""
 
     which: Array
     search: SearchState
-    taken: Array  # how many of the queue
+    taken: Array  # number of problems taken from the queue
     found: Minimum
     work: Work
 
@@ -66,9 +67,9 @@ class _Lanes(NamedTuple):
 def lowest_of_each(
     model: Prepared, problems: Problem, wanted: Array, *, lanes: int
 ) -> tuple[Minimum, Work]:
-    """What `branches.lowest` finds for each problem, in one program.
+    """The results of `branches.lowest` for many problems, in one program.
 
-    problems: each leaf with a leading axis, of length one where it is common to all.
+    problems: each leaf with a leading axis, of length one if all problems share it.
     wanted: False for rows that only fill up the batch; their results are meaningless.
     """
     n = len(wanted)
@@ -95,12 +96,12 @@ def lowest_of_each(
 
 
 def _left(state: _State, n: int) -> Array:
-    """How many problems are not settled, those on lanes included."""
+    """Number of problems not yet settled, including those on lanes."""
     return jnp.sum(state.waiting) + jnp.sum(state.which < n)
 
 
 def _turn(model: Prepared, problems: Problem, state: _State) -> _State:
-    """Searches until the queue is empty and half of the lanes are free; then, what to do next."""
+    """Search until the queue is empty and half of the lanes are free, then plan the next queue."""
     n = len(state.waiting)
     queue = jnp.nonzero(state.waiting, size=n, fill_value=n)[0]
     begin = _refilled(model, problems, state.plans.start, queue, _lanes_of(state), state.which == n)
@@ -132,7 +133,7 @@ def _begun(model: Prepared, problems: Problem, starts: Array, which: Array) -> S
 def _refilled(
     model: Prepared, problems: Problem, starts: Array, queue: jax.Array, at: _Lanes, free: Array
 ) -> _Lanes:
-    """Free lanes with the next problems of the queue, as long as there are any."""
+    """Assign the next problems of the queue to the free lanes."""
     n = len(queue)
     following = at.taken + jnp.cumsum(free) - 1
     which = jnp.where(free, queue.at[following].get(mode="fill", fill_value=n), at.which)
@@ -159,7 +160,7 @@ def _step(model: Prepared, problems: Problem, plans: Plan, queue: jax.Array, at:
 def _next_plans(
     model: Prepared, problems: Problem, plans: Plan, found: Minimum, ended: Array, lanes: int
 ) -> Plan:
-    """The plans, those of the problems whose search has ended made anew."""
+    """The plans, updated for the problems whose search has ended."""
     n = len(ended)
     queue = jnp.nonzero(ended, size=n, fill_value=n)[0]
     risks = _risks(model, problems, found, queue, jnp.sum(ended), lanes)
@@ -192,7 +193,7 @@ def _risks(
 
 
 def _rows(tree: _T, which: Array) -> _T:
-    """The rows of all leaves, those of length one repeated; any row where `which` is none."""
+    """Rows of all leaves, with leaves of length one repeated; out of range gives any row."""
     rows: _T = jax.tree.map(lambda a: a[jnp.minimum(which, len(a) - 1)], tree)
     return rows
 

@@ -1,4 +1,4 @@
-"""From a specification to arrays: where every number of a workspace is in the padded grid.
+"""Arranges the numbers of a specification in arrays: the padded grid.
 
 A *cell* is one bin of one sample of one channel. Cells form a grid `[slot, bin]`: bins of all
 channels side by side, and for each bin the samples of its channel in the slots. Parameters are
@@ -8,12 +8,12 @@ arranged in three blocks, because the likelihood treats each differently:
     φ  `normfactor`, `lumi`, and every bin-wise factor that is shared between bins
     γ  `staterror`, `shapesys`, `shapefactor` of one bin: at most one per bin, at its position
 
-Among the α, those with a `histosys` come first and those with a `normsys` last, so that templates
-of either kind have rows for hardly any parameters but those that need one. The γ block is a
-diagonal block of the Hessian, which the fit eliminates before it factorises.
+Among the α, those with a `histosys` come first and those with a `normsys` last, so the arrays of
+either kind have few unused rows. The γ block of the Hessian is diagonal, and the fit eliminates it
+before it factorises.
 
-Every dimension is padded to one of a few sizes, so that one executable serves many models.
-A padding parameter is fixed, a padding cell is empty, a padding bin expects and observes nothing.
+Every dimension is padded to one of a few sizes, so one executable serves many models. A padding
+parameter is fixed, a padding cell is empty, a padding bin expects and observes nothing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def padded_sizes(spec: Specification) -> Sizes:
 
 
 def shortages(sizes: Sizes, spec: Specification) -> list[str]:
-    """Which dimensions are too small for a specification, and by how much, as messages."""
+    """Messages about the dimensions that are too small for a specification."""
     needed = natural_sizes(spec)
     pairs = zip(Sizes._fields, sizes, needed, strict=True)
     found = [f"{name}: {have} < {want}" for name, have, want in pairs if have < want]
@@ -113,7 +113,7 @@ def _shared(sizes: Sizes) -> int:
 
 @dataclass(frozen=True)
 class _Role:
-    """Where one parameter is: its block and its position in the block."""
+    """The block of a parameter and its position in the block."""
 
     block: str  # one of ALPHAS, "factor" or "gamma"
     place: int  # for a gamma: its bin
@@ -286,7 +286,7 @@ def _internal_positions(roles: list[_Role], sizes: Sizes) -> NDArray[np.int64]:
 def _parameter_arrays(
     spec: Specification, sizes: Sizes, positions: NDArray[np.int64]
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Settings, and kinds of constraints, in the internal order; padding is fixed and has none."""
+    """Settings and kinds of constraints in internal order; padding is fixed and unconstrained."""
     n = sizes.parameters
     neutral = np.concatenate([np.zeros(sizes.alphas), np.ones(sizes.factors + sizes.bins)])
     settings = {

@@ -1,6 +1,6 @@
-"""The likelihood of binned data in its plain form, also for automatic differentiation.
+"""The likelihood of binned data in its plain form, suitable for automatic differentiation.
 
-It is differentiable with respect to all numbers of a model, also at a factor of zero. The fit uses
+It is differentiable with respect to all numbers of a model, including factors of zero. The fit uses
 `closed_form`; the tests compare the two.
 """
 
@@ -34,7 +34,7 @@ TINY_YIELD = 1e-80
 @pytree
 @dataclass(frozen=True)
 class Prepared:
-    """A model ready for evaluation. Everything is a float array, so that all is traced."""
+    """A model ready for evaluation. All fields are float arrays, so JAX can trace all of them."""
 
     nominal: Array  # [slot, bin]
     shifts: Array  # S and A of the additive codes, for the first α [2, α, slot, bin]
@@ -49,7 +49,7 @@ class Prepared:
     codes: tuple[str, str] = field(metadata={"static": True}, default=("code4", "code4p"))
 
     def __getstate__(self) -> dict[str, object]:
-        """Without copies on devices: whoever gets the pickle of a result need not import JAX."""
+        """Leave out copies on devices: unpickling a result must not import JAX."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
@@ -61,24 +61,24 @@ class Prepared:
 
     @cached_property
     def kind(self) -> Hashable:
-        """What a compiled program depends on: all shapes, and the codes."""
+        """The key of compiled programs: all shapes, and the interpolation codes."""
         shapes = (self.shifts.shape, self.logs.shape, self.factor_mask.shape, self.weight.shape)
         return (*shapes, self.codes)
 
     @property
     def cells(self) -> int:
-        """The number of yields that all parameters together vary: what an evaluation costs."""
+        """Cells times α and φ: a measure of the cost of an evaluation."""
         return int(math.prod(self.nominal.shape)) * self.blocks[1]
 
     @cached_property
     def on_device(self) -> Prepared:
-        """The same for compiled programs."""
+        """A copy on JAX's default device, for compiled programs."""
         with float64_scope(), jax.ensure_compile_time_eval():
             copy: Prepared = jax.device_put(self)
             return copy
 
     def on(self, sharding: NamedSharding) -> Prepared:
-        """The same on the devices of a sharding; copied there once."""
+        """A copy on the devices of a sharding, made once."""
         if sharding not in self._copies:
             with float64_scope():
                 self._copies[sharding] = jax.device_put(self, sharding)
@@ -104,7 +104,7 @@ class Data(NamedTuple):
 def prepare(
     arrays: Arrays, structure: Structure, codes: tuple[str, str], xp: Numpy = jnp
 ) -> Prepared:
-    """Everything that does not depend on the parameters. With `xp=numpy` nothing is compiled."""
+    """Compute everything that does not depend on the parameters."""
     used = structure.histosys_used
     up = (arrays.histosys_hi - arrays.nominal) * used
     down = (arrays.nominal - arrays.histosys_lo) * used
@@ -127,7 +127,7 @@ def prepare(
 
 
 def yields(model: Prepared, theta: Array, xp: Numpy = jnp) -> Array:
-    """Expected yield of every cell [slot, bin], in the form for automatic differentiation."""
+    """Expected yield of every cell [slot, bin]."""
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
     shape_alpha, rate_alpha = shape_and_rate_alphas(model, alpha)
@@ -139,7 +139,7 @@ def yields(model: Prepared, theta: Array, xp: Numpy = jnp) -> Array:
     norm = (np.prod(value, axis=0) if xp is np else _product(value)) * xp.exp(exponent)
     factors = xp.prod(xp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = xp.where(model.carries_gamma > 0, gamma, 1.0)
-    # A product with ones and zeros, not indexing: its transpose keeps 64 bits in any program.
+    # A matrix product instead of indexing: its transpose keeps 64 bits in any program.
     return shifted * (by_slot(model, norm) @ membership(model, xp).T) * factors * gammas
 
 
@@ -192,14 +192,14 @@ def membership(model: Prepared, xp: Numpy = jnp) -> Array:
 def nll(model: Prepared, data: Data, theta: Array, xp: Numpy = jnp) -> Array:
     """Negative log-likelihood relative to a model that fits every count exactly.
 
-    Differences keep their digits even at a million events; `saturated_nll` is the rest.
-    Differentiable with respect to all arguments.
+    Relative, because differences then keep their digits even at a million events; `saturated_nll`
+    is the remainder. Differentiable with respect to all arguments.
     """
     return nll_at(model, data, theta, expected_counts(model, theta, xp), xp)
 
 
 def nll_at(model: Prepared, data: Data, theta: Array, expected: Array, xp: Numpy) -> Array:
-    """The same from known expected counts."""
+    """`nll` for known expected counts."""
     main = xp.sum(_poisson_nll(data.main, expected, xp))
     pull = xp.where(model.weight > 0, data.aux - theta, 0.0)
     poisson = xp.where(model.tau > 0, _poisson_nll(data.aux, model.tau * theta, xp), 0.0)
@@ -219,7 +219,7 @@ def _poisson_nll(observed: Array, expected: Array, xp: Numpy = jnp) -> Array:
 
 def saturated_nll(tau: Array, data: Data, xp: Numpy = jnp) -> Array:
     """Σ n - n ln n + ln n! over main and Poisson auxiliary data: the NLL that `nll` leaves out."""
-    # All that NumPy computes it pays for, so it leaves out what is no count.
+    # NumPy need not compute the terms that are masked; XLA cannot leave them out.
     aux = data.aux[..., np.asarray(tau) > 0] if xp is np else xp.where(tau > 0, data.aux, 0.0)
     return stirling_rest(data.main, xp).sum(-1) + stirling_rest(aux, xp).sum(-1)
 

@@ -1,4 +1,4 @@
-"""Upper limits: where CLs falls to a level, observed and expected."""
+"""Upper limits: the signal strengths at which CLs falls to a level, observed and expected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def upper_limit(
     init: Parameters = None,
     test_statistic: str = "qtilde",
 ) -> UpperLimit:
-    """The signal strength at which CLs falls to `level`, which may be beyond its bounds.
+    """The signal strength at which CLs falls to `level`. It may exceed the parameter's bounds.
 
     Fails if `level` is not a probability. `.converged` is false if a fit did not converge or CLs
     never falls to the level.
@@ -88,7 +88,7 @@ class _Bracket(NamedTuple):
 
     low: Array
     at_low: Array
-    high: Array  # infinite until the function has been seen below zero
+    high: Array  # infinite until the function was below zero
     at_high: Array
     next: Array
     side: Array  # of the last evaluation: 1 low, -1 high
@@ -102,7 +102,7 @@ def _advance(xp: Numpy, b: _Bracket, value: Array) -> _Bracket:
     low, at_low = xp.where(rises, b.next, b.low), xp.where(rises, value, b.at_low)
     high, at_high = xp.where(rises, b.high, b.next), xp.where(rises, b.at_high, value)
     side = xp.where(rises, 1.0, -1.0)
-    # An end that stays twice counts half, or it would stay forever.
+    # Halve the value of an end that stays twice; otherwise it could stay forever.
     stale = side == b.side
     at_high = xp.where(stale & rises, 0.5 * at_high, at_high)
     at_low = xp.where(stale & ~rises, 0.5 * at_low, at_low)
@@ -117,19 +117,19 @@ def _advance(xp: Numpy, b: _Bracket, value: Array) -> _Bracket:
 
 
 def _opened(xp: Numpy, guess: Array, level: Array) -> _Bracket:
-    """CLs is one without signal, so the root is above zero."""
+    """The bracket before the first evaluation: CLs is 1 without signal, so the root is above 0."""
     return _Bracket(0.0, xp.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
 
 
 def _guess(sigma: Array, band: int | None, level: Array) -> Array:
-    """The limit if the estimator were Gaussian of width σ; Eq. 89 of arXiv:1007.1727."""
+    """The limit for a Gaussian estimator of width σ; Eq. 89 of arXiv:1007.1727."""
     normal, n = NormalDist(), band or 0
     usual = 0.05 if is_traced(level) else float(level)
     return sigma * (n + normal.inv_cdf(1 - usual * normal.cdf(n)))
 
 
 def _height(xp: Numpy, result: CLs, band: Array, level: float) -> Array:
-    """ln(CLs/level), nearly linear in μ. Band 0 is the observed one, the others are expected."""
+    """ln(CLs/level), nearly linear in μ. Band 0 is observed, 1 to 5 are expected."""
     value = xp.concatenate([xp.reshape(xp.asarray(result.observed), (1,)), result.expected])[band]
     return xp.log(xp.maximum(value, 1e-300) / level)
 
@@ -143,7 +143,7 @@ def _sigma(test: HypothesisTest, mu: Number) -> Array:
 
 
 def _first_sigma(setup: Setup) -> Array:
-    """The same before any fit, from the Hessian at the starting point: less exact."""
+    """An estimate of `_sigma` before any fit, from the Hessian at the starting point."""
     index = poi_position(setup.engine.model)
     start = setup.first_problems()[0]
     free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
@@ -155,7 +155,7 @@ def _first_sigma(setup: Setup) -> Array:
 
 
 def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
-    """The limits of a test outside JAX transformations, by one call after the other."""
+    """The limits of a test outside JAX transformations, one root after another."""
     sigma = _sigma(test, 1.0)
     values, good, branches = [], True, 1
     for i, band in enumerate((None, *BANDS)):
@@ -172,7 +172,7 @@ def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
 
 
 class _Search(NamedTuple):
-    """All roots, one after the other."""
+    """The search for the roots of all bands, one after another."""
 
     first: Minimum  # the pair of fits that does not depend on the signal strength
     bracket: _Bracket
@@ -184,7 +184,7 @@ class _Search(NamedTuple):
 
 
 def _in_program(setup: Setup, level: Number) -> UpperLimit:
-    """The same as one program, with derivatives by the implicit function theorem at the roots."""
+    """The limits in a program, with derivatives by the implicit function theorem at the roots."""
     search = PairSearch(setup)
     still_level = jax.lax.stop_gradient(level)
     end = _find_roots(search, still_level)
@@ -208,7 +208,7 @@ def _in_program(setup: Setup, level: Number) -> UpperLimit:
 
 
 def _find_roots(search: PairSearch, level: Number) -> _Search:
-    """The signal strengths of all bands, and the fits there, without derivatives."""
+    """The roots of all bands and the fits there, without derivatives."""
     sigma = _first_sigma(search.setup)
     guesses = jnp.stack([_guess(sigma, band, level) for band in (None, *BANDS)])
     n = len(guesses)

@@ -13,8 +13,8 @@ from firstlight.histfactory.array_types import Array, Numpy
 from firstlight.histfactory.closed_form import Blocks
 from firstlight.histfactory.lazy_jax import jax, jnp
 
-#: A pivot below this, in a matrix with unit diagonal, means that two parameters are degenerate:
-#: their uncertainties are thirty thousand times what they would be alone.
+#: A pivot below this in a matrix with unit diagonal means that parameters are degenerate: their
+#: uncertainties are thirty thousand times larger than with the other parameters fixed.
 _SINGULAR = 1e-9
 #: Up to this size plain arithmetic is cheaper than a library call, especially on a GPU.
 _TINY = 6
@@ -75,7 +75,7 @@ def _eliminate(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
 
 
 def _by_cholesky(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
-    """The same by Cholesky; the right-hand side as extra row saves the forward substitution."""
+    """Like `_eliminate`, by Cholesky; an extra row for `right` saves the forward substitution."""
     n = len(right)
     augmented = xp.concatenate([matrix, right[None]])
     last = xp.concatenate([xp.zeros(n), xp.full(1, 1e300)])

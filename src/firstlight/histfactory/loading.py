@@ -1,4 +1,4 @@
-"""A model from a workspace: `load`."""
+"""Loads a model from a workspace: `load`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firstlight.histfactory.spec import (
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `load` takes besides the workspace."""
+    """Options of `load`."""
 
     measurement: str | int | None
     patches: Sequence[Patch]
@@ -124,7 +124,9 @@ def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
         return layout.padded_sizes(spec)
     fields = layout.Sizes._fields
     if len(sizes) != len(fields):
-        raise ModelError(f"sizes are {', '.join(fields)}; give all of them, such as about.sizes.")
+        raise ModelError(
+            f"sizes must have {', '.join(fields)}, such as the about.sizes of another model."
+        )
     small = layout.shortages(layout.Sizes(*sizes), spec)
     if small:
         raise ModelError(f"{spec.source} does not fit into the sizes given ({'; '.join(small)}).")

@@ -1,4 +1,4 @@
-"""A workspace as an immutable PyTree: what `load` returns and everything else takes.
+"""A workspace as an immutable PyTree: returned by `load`, and the argument of everything else.
 
 The leaves of a `Model` are the numbers of the workspace (yields, variations, constraint widths,
 settings, data), so `jax.grad(f)(model)` is also a `Model`, with a derivative in place of every
@@ -50,7 +50,7 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What a model's numbers mean: masks of 0 and 1 as floats, and positions."""
+    """The wiring of a model: masks (0 or 1, as floats) and positions."""
 
     histosys_used: Floats
     normsys_used: Floats
@@ -77,7 +77,7 @@ class Description:
     has_observations: bool
     codes: tuple[str, str]
     sizes: layout.Sizes
-    wiring: bytes  # the content of `structure`, which is therefore not compared
+    wiring: bytes  # digest of `structure`, compared in its place
     structure: Structure = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +92,7 @@ class Description:
 
     @cached_property
     def kind(self) -> Hashable:
-        """That of the model when it is `Prepared`, also while its arrays are traced."""
+        """`Prepared.kind` of the model, known even while its arrays are traced."""
         s = self.structure
         rates = (2, len(s.normsys_used), math.prod(s.normsys_used.shape[1:]))
         shapes = ((2, *s.histosys_used.shape), rates, s.factor_mask.shape, s.normal.shape)
@@ -100,7 +100,7 @@ class Description:
 
     @cached_property
     def cells(self) -> int:
-        """Likewise."""
+        """`Prepared.cells` of the model, likewise."""
         slots, bins = self.structure.carries_gamma.shape
         return int(slots * bins * (len(self.structure.normal) - bins))
 
@@ -111,14 +111,14 @@ class Description:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A likelihood: the arrays of a workspace and what they mean. Made by `load`."""
+    """A likelihood: the numbers of a workspace, and their names and wiring. Made by `load`."""
 
     arrays: Arrays
     about: Description
 
     @cached_property
     def _for_jax(self) -> Arrays:
-        """The arrays as JAX sees them: it would read NumPy's as 32 bits in a 32-bit program."""
+        """The arrays as JAX arrays; a 32-bit program would convert NumPy arrays to 32 bits."""
         values = {f.name: getattr(self.arrays, f.name) for f in fields(Arrays)}
         if not any(isinstance(value, np.ndarray) for value in values.values()):
             return self.arrays
@@ -127,7 +127,7 @@ class Model:
         return Arrays(**{**values, **known})
 
     def __reduce__(self) -> tuple[type[Model], tuple[Arrays, Description]]:
-        # As NumPy: in a 32-bit program JAX would read its own 64-bit arrays back in 32 bits.
+        # As NumPy: a 32-bit program would unpickle JAX's 64-bit arrays in 32 bits.
         values = [np.asarray(getattr(self.arrays, f.name)) for f in fields(Arrays)]
         return Model, (Arrays(*values), self.about)
 
@@ -210,7 +210,7 @@ class Model:
 
     @cached_property
     def _settings(self) -> Any:
-        """Starting values, bounds and data: on the host unless traced."""
+        """Starting values, bounds and data, as NumPy arrays unless traced."""
         names = ("init", "lower", "upper", "auxdata", "observed")
         small = {name: getattr(self.arrays, name) for name in names}
         return SimpleNamespace(
@@ -219,7 +219,7 @@ class Model:
 
     @property
     def fixed(self) -> NDArray[np.bool_]:
-        """Parameters that the workspace fixes."""
+        """True for parameters that the workspace fixes."""
         flags: NDArray[np.bool_] = self.about.structure.fixed[self._order] > 0
         return flags
 
@@ -244,7 +244,7 @@ class Model:
 
     @cached_property
     def _is_traced(self) -> bool:
-        """Whether a JAX transformation traces any of its arrays."""
+        """Whether a JAX transformation traces any of the arrays."""
         values = (getattr(self.arrays, f.name) for f in fields(Arrays))
         return is_imported() and any(isinstance(value, jax.core.Tracer) for value in values)
 
@@ -311,8 +311,8 @@ class Model:
         """The numbers of a template; in a gradient, the derivatives with respect to them.
 
         `template("SR", "signal")` returns the yields of a sample in a channel, `template("signal")`
-        those in all its channels, `template("SR", "signal", "jes", "hi")` a variation: the yields
-        of a histosys, the factor of a normsys.
+        the yields in all its channels, `template("SR", "signal", "jes", "hi")` a variation: the
+        yields of a histosys or the factor of a normsys.
         """
         place = place_of(self, name[0] if len(name) == 1 else name)
         values = getattr(self.arrays, place.array)
@@ -326,8 +326,8 @@ class Model:
     def with_nominal(self, yields: Mapping[str | tuple[str, ...], ArrayLike]) -> Model:
         """The same model with other nominal yields: {(channel, sample): values}.
 
-        Variations and constraint widths stay. Differentiable with respect to the values. For other
-        templates, and variations that scale along: `firstlight.histfactory.templates.exchange`.
+        Variations and constraint widths are unchanged. Differentiable with respect to the values.
+        `firstlight.histfactory.templates.exchange` replaces variations, and can scale them along.
         """
         return exchange(self, yields)
 

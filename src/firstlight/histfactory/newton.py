@@ -1,4 +1,4 @@
-"""The search for the minimum: bounded Newton steps with the exact Hessian, in one loop.
+"""The search for a minimum: bounded Newton steps with the exact Hessian, in one loop.
 
 A step solves `(H + λ|diag H|) p = -g` for the free parameters: those that are neither fixed nor
 held by a bound against which the gradient pushes. Far from the minimum H is the positive part of
@@ -10,7 +10,7 @@ factorised matrix has the size of α and φ only.
 
 EDM, the estimated distance to the minimum, is `½ gᵀH⁻¹g` on the free parameters. Newton's method
 squares it in every step, so the loop continues until rounding stops it: derivatives of the result
-are as exact as the point they are taken at.
+are only as exact as the point they are taken at.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_systems import newton_step
 from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
 
-#: A fit whose EDM is above this has not converged, whatever made it stop.
+#: A fit that stops with a larger EDM has not converged.
 EDM_TOLERANCE = 1e-8
-#: The loop continues down to this EDM if it can.
+#: The loop continues down to this EDM if rounding permits.
 EDM_GOAL = 1e-18
 #: Below this EDM the next Hessian is the exact one.
 EDM_NEAR = 0.5
@@ -60,7 +60,7 @@ class Status(IntEnum):
 
     @property
     def message(self) -> str:
-        """What it means and what to do."""
+        """An explanation, with advice."""
         return _MESSAGES[self]
 
 
@@ -84,7 +84,7 @@ _MESSAGES = {
 
 
 class Problem(NamedTuple):
-    """What to minimise: data, a starting point, and what constrains the parameters."""
+    """A minimisation: data, a starting point, fixed parameters and bounds."""
 
     data: Data
     start: Array  # the problem's own start
@@ -95,26 +95,26 @@ class Problem(NamedTuple):
     near: Array = 0.0  # 1 if the guess is close, such as the minimum of a similar problem
 
     def starting_at(self, theta: Array, near: float = 1.0, xp: Numpy = np) -> Problem:
-        """The same problem, started elsewhere except for its fixed parameters."""
+        """The same problem with another guess for all but its fixed parameters."""
         return self._replace(guess=xp.where(self.fixed > 0, self.start, theta), near=near)
 
 
 @pytree
 @dataclass(frozen=True)
 class WarmStart:
-    """Where fits ended, as a start for fits of a similar problem: fewer steps, same minimum."""
+    """The ends of fits, as starting points for a similar problem: fewer steps, same minimum."""
 
     free: Array  # parameters of the free fit
     conditional: Array
     known: Array  # 0 if a fit did not converge: the next fits then start cold
 
     def map(self, change: Callable[[Array], Array]) -> WarmStart:
-        """The same with transformed parameters, such as in another order."""
+        """The same with transformed parameters, for example in another order."""
         return WarmStart(change(self.free), change(self.conditional), self.known)
 
 
 class Minimum(NamedTuple):
-    """Where the search ended."""
+    """The end of a search."""
 
     theta: Array
     nll: Array  # above the saturated model
@@ -122,10 +122,8 @@ class Minimum(NamedTuple):
     edm: Array
     iterations: Array
     status: Array
-    branches: Array  # how many minima were found, including this one
-    curvature: Curvature | None = (
-        None  # the Hessian there, as `Curvature`, in a program that JAX transforms
-    )
+    branches: Array  # number of minima found, including this one
+    curvature: Curvature | None = None  # the Hessian there, in a program that JAX transforms
 
 
 class SearchState(NamedTuple):
@@ -134,8 +132,8 @@ class SearchState(NamedTuple):
     theta: Array  # the best point so far
     nll: Array  # there
     trial: Array  # where to evaluate next
-    at: Evaluation  # the last evaluation, without its Hessian: a copy of that would cost 5 %
-    own: Array  # the diagonal of that Hessian
+    at: Evaluation  # the last evaluation without its Hessian, whose copy would cost 5 %
+    own: Array  # the diagonal of its Hessian
     back: Array  # the trial is `theta` again, because the last trial failed
     length: Array  # of the step, at most 1
     damping: Array
@@ -157,7 +155,7 @@ def search(
 
     Never raises; see `status`.
 
-    near: 1 if the start is close to it; idle: True to do nothing, alongside others in a batch.
+    near: 1 if the start is close to the minimum; idle: True to do nothing, as part of a batch.
     """
     end = while_loop(
         is_searching,
@@ -190,12 +188,12 @@ def begin_search(
 
 
 def is_searching(state: SearchState) -> Array:
-    # Not while going back: the last evaluation must be that of the last point.
+    # Do not stop while going back: the last evaluation must belong to the last point.
     return ~state.done & ((state.iterations < ITERATION_LIMIT) | state.back)
 
 
 def finish_search(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
-    """What a search has found."""
+    """The result of a search."""
     return Minimum(
         theta=end.theta,
         nll=end.nll,
@@ -214,10 +212,10 @@ def _bounded(problem: Problem, theta: Array, xp: Numpy) -> Array:
 def search_step(
     model: Prepared, problem: Problem, near: Array, state: SearchState, xp: Numpy = jnp
 ) -> SearchState:
-    """Evaluate the trial; the next one is a step further, or back if this one was no better.
+    """Evaluate the trial. The next trial is a step further, or back if this one was no better.
 
-    Failed steps are rare, so the last good evaluation is not kept alongside the current one: the
-    search goes back and evaluates again.
+    Failed steps are rare, so the last good evaluation is not kept in the state: the search goes
+    back and evaluates again.
     """
     # Rounding error of a sum with as many terms as there are events.
     noise = 4e-15 * (1 + xp.sum(problem.data.main))

@@ -33,7 +33,7 @@ class Use(NamedTuple):
 
 
 def implied(kind: str, uses: list[Use]) -> Parts:
-    """The implied defaults. A missing key is one that the type does not have."""
+    """The implied defaults; settings that the type does not have are missing."""
     if kind in ("histosys", "normsys"):
         return _same(1, 0.0, (-5.0, 5.0)) | {"auxdata": np.zeros(1)}
     if kind == "lumi":
@@ -55,7 +55,7 @@ def _same(size: int, init: float, bounds: tuple[float, float]) -> Parts:
 
 
 def _shapefactor_bins(uses: list[Use]) -> int:
-    """One per bin of the first channel; a later channel with fewer bins uses the first ones."""
+    """One value per bin of the first channel; a later, smaller channel uses the first ones."""
     bins = uses[0].channel.bins
     for use in uses:
         if use.channel.bins > bins:

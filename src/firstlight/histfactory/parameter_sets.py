@@ -1,8 +1,8 @@
 """The parameters of a model: order, initial values, bounds and constraints, as in pyhf 0.7.6.
 
 Order: by modifier type in pyhf's order, within a type by sorted channels, samples and modifiers;
-`staterror` by name. A set gets the defaults implied by its modifiers, of which the settings of the
-measurement then replace whole entries.
+`staterror` by name. A set has the defaults implied by its modifiers, except for the entries that
+the measurement's settings replace.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ParameterSet:
 
 
 def read_settings(plain: object) -> dict[str, JsonObject]:
-    """The settings of a measurement by parameter name, which need not be that of a modifier."""
+    """The settings of a measurement by parameter name; not every name need have a modifier."""
     settings: dict[str, JsonObject] = {}
     for index, entry in enumerate(require_list(plain, "parameters")):
         with inside(f"parameters, entry {index}"):
@@ -99,7 +99,7 @@ def resolve_parameters(
     uses = _uses(channels)
     types: dict[str, list[str]] = {}
     for kind in MODIFIER_TYPES:
-        # pyhf makes these last, from its sorted list of modifiers.
+        # pyhf creates these last, from its sorted list of modifiers.
         for name in sorted(uses[kind]) if kind == "staterror" else uses[kind]:
             types.setdefault(name, []).append(kind)
     if not types:
@@ -218,7 +218,7 @@ def _bounds(value: object) -> Floats:
 
 
 def _require_usable(parameters: ParameterSet) -> None:
-    """Checks that initial values are within their bounds, unless fixed, and widths positive."""
+    """Check that widths are positive, and initial values of free parameters within bounds."""
     columns = (parameters.init, parameters.lower, parameters.upper, parameters.fixed)
     for name, init, lower, upper, held in zip(parameters.names, *columns, strict=True):
         if lower > upper:

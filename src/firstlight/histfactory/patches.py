@@ -55,7 +55,7 @@ def apply_patches(workspace: JsonObject, patches: Sequence[Patch], source: str) 
 def patches_of(
     patchset: Json, names: Sequence[str] | None = None, source: str = "patchset"
 ) -> dict[str, list[float | str]]:
-    """The values of all patches of a patchset, or of those named, by name and in its order."""
+    """The values of all (or the named) patches of a patchset, by name, in the patchset's order."""
     try:
         if not isinstance(patchset, Mapping):
             raise ContentError(f"a patchset must be an object, not {described(patchset)}.")

@@ -74,7 +74,7 @@ def profile_scan(scan: Scan) -> Figure:
 
 
 def limit_band(results: CLs, limit: UpperLimit, poi: str = "μ") -> Figure:
-    """CLs against the signal strength with its expected bands, and where they fall to the level.
+    """CLs against the signal strength with its expected bands, and the limits at the level.
 
     results: `cls` of several signal strengths, with arrays as fields.
     """

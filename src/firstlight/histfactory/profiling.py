@@ -7,8 +7,8 @@ theorem)
 
 for any x that the likelihood depends on, and (envelope theorem) the value at the minimum changes
 only as the likelihood changes with x at fixed θ̂. A fixed parameter moves with its own value; one
-held by a bound does not move. Both rules hold for derivatives of any order, because they are
-differentiated by the same rules.
+held by a bound does not move. Derivatives of any order are correct, because the rules are
+themselves differentiated by these rules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def minimise_pair(model: Prepared, problems: Problem, chained: Array) -> Minimum
 
 
 def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Minimum:
-    """The value with its derivatives. The parameters get theirs from `attach`, where wanted."""
+    """Add the derivatives of the value; `attach` adds those of the parameters where needed."""
     found = jax.lax.stop_gradient(found)
     theta = jnp.where(problems.fixed > 0, problems.start, found.theta)
     value = jax.vmap(profiled_nll, (0, 0, None, 0))(theta, found.free, model, problems.data)
@@ -78,7 +78,7 @@ def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Mini
 
 @custom_jvp
 def attach(theta: Array, free: Array, model: Prepared, data: Data) -> Array:
-    """`theta`, known to be a minimum in its free parameters, with the derivatives of a minimum."""
+    """`theta`, which is a minimum in its free parameters, with the derivatives of a minimum."""
     return theta
 
 
@@ -118,7 +118,7 @@ def profiled_nll(theta: Array, free: Array, model: Prepared, data: Data) -> Arra
 def _profiled_nll_jvp(primals: Array, tangents: Array) -> Array:
     theta, free, model, data = primals
     d_theta, _, d_model, d_data = tangents
-    # The derivative itself changes with the minimum, which matters for second derivatives.
+    # For second derivatives: the first derivative changes with the minimum.
     theta = attach(theta, free, model, data)
     at, by_model, by_data = array_slopes(model, data, theta)
     change = jnp.sum(at.gradient * (1 - free) * d_theta)

@@ -58,7 +58,7 @@ class Impacts:
 
 @dataclass(frozen=True, eq=False)
 class ScanFits:
-    """What all points of a scan share: any of them can be fitted anywhere, with the same digits."""
+    """The common part of a scan's fits; results do not depend on how points are divided."""
 
     model: Model
     data: DataSet
@@ -66,7 +66,7 @@ class ScanFits:
     parameter: str
     values: Floats
     best: FitResult
-    compiled: bool  # what runs the fits
+    compiled: bool  # whether fits run compiled or in NumPy
 
     def fit(
         self, begin: int, end: int, progress: Progress | None = None, devices: Devices = None
@@ -112,7 +112,7 @@ def scan(
     The default is `points` values within ± `width` standard deviations of the best fit and within
     the parameter's bounds.
 
-    devices: those over which the fits are divided, or how many of JAX's; default: all of this
+    devices: JAX devices, or their number, over which the fits are divided; default: all of this
         process, if there are enough fits.
     """
     job = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
@@ -130,7 +130,7 @@ def plan_scan(
     points: int = 41,
     width: float = 3.0,
 ) -> ScanFits:
-    """The scan that `scan` with these arguments makes, with its best fit only."""
+    """The scan that `scan` makes with these arguments, with only its best fit made yet."""
     name = model.parameter_names[model.poi_index] if parameter is None else parameter
     index = model.index(name)
     fixed = as_fixed(model, fixed)

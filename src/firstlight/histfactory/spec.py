@@ -49,14 +49,14 @@ MEASUREMENT_POI = MeasurementPoi.DEFAULT
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """Everything that a likelihood needs, resolved and in pyhf's order."""
+    """The content of a likelihood, resolved and in pyhf's order."""
 
     source: str  # the file, or "workspace"; messages begin with it
     measurement: str  # "" for a model specification, which has none
     poi: str | None
     channels: tuple[Channel, ...]  # sorted by name
     parameter_sets: tuple[ParameterSet, ...]  # in the order of pyhf's `config.par_order`
-    observed: Floats | None  # channel by channel; None only if the caller allows it
+    observed: Floats | None  # channel by channel; None only without `require_observations`
     unused_settings: tuple[str, ...] = ()  # of parameters that no modifier has
     unused_observations: tuple[str, ...] = ()  # of channels that are not in the model
 
@@ -104,7 +104,7 @@ def parse(
 
 
 def ignored_observations(spec: Specification) -> str:
-    """The message about observations without a channel."""
+    """A message about observations without a channel."""
     names = listed(spec.unused_observations)
     return f"the observations of {names} are ignored: the model has no such channel"
 

@@ -1,4 +1,4 @@
-"""The values of a synthetic workspace: which systematic acts where, and how large everything is.
+"""The values of a synthetic workspace: where each systematic acts, and all sizes.
 
 Only uniform PCG64 doubles are drawn, one stream per seed, so the values are the same for every
 version of NumPy.
@@ -23,7 +23,7 @@ EMPTY_YIELD = 1e-6
 
 
 class Draws:
-    """Uniform PCG64 doubles and what is derived from them: nothing that NumPy may still change."""
+    """Random numbers derived from uniform PCG64 doubles only, which are stable across NumPy."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.PCG64(seed))
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where each sample is, and which alphas act on it and how."""
+    """The channels of each sample, and the alphas that act there."""
 
     places: tuple[Place, ...]  # channel by channel
     normsys: NDArray[np.bool_]  # (places, alphas)
@@ -177,7 +177,7 @@ def _control_regions(d: Dimensions, places: Sequence[Place]) -> dict[int, int]:
 
 
 def _signal_share(d: Dimensions) -> float:
-    """Signal over background where there is most signal, for a total of about four σ."""
+    """Signal over background in the signal-rich channels, for a total of about four σ."""
     rich_bins = sum(d.bins_per_channel[: (d.channels + 1) // 2])
     return min(0.3, 0.06 * math.sqrt(20.0 / rich_bins))
 
@@ -199,7 +199,7 @@ class Variation(NamedTuple):
     down: Floats
 
 
-#: By the positions of the place and of the alpha.
+#: By the indices of the place and of the alpha.
 Variations: TypeAlias = Mapping[tuple[int, int], Variation]
 
 

@@ -8,12 +8,12 @@ A template is named by
                                        factor of a normsys
 
 Everything is differentiable with respect to the values. If yields are replaced without their
-variations, `variations` says what happens to the `histosys` of the sample:
+variations, `variations` selects what happens to the `histosys` of the sample:
 
-    "absolute"   they stay as they are, as if only `data` of the workspace were edited
-    "relative"   they stay the same fraction of the yields
+    "absolute"   they are unchanged, as if only `data` in the workspace were edited
+    "relative"   they remain the same fraction of the yields
 
-The relative widths of `staterror` and `shapesys` stay.
+The relative widths of `staterror` and `shapesys` are unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIDES = ("lo", "hi")
 
 
 class Position(NamedTuple):
-    """Where the values of a template are: the name of an array, and an index for every value."""
+    """The position of a template: the name of an array, and the index of every value."""
 
     array: str
     where: tuple[NDArray[np.int64], ...]
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 
 def place_of(model: Model, key: Key) -> Position:
-    """Where a template of this name is; raises a `ModelError` that lists the known names."""
+    """The position of a template; raises a `ModelError` that lists the known names."""
     if isinstance(key, str):
         return _nominal(model, [(c, key) for c in _channels_with(model, key)])
     if isinstance(key, tuple) and len(key) == 2:
@@ -73,7 +73,7 @@ def place_of(model: Model, key: Key) -> Position:
 def exchange(
     model: Model, templates: Mapping[Key, ArrayLike], variations: str = "absolute"
 ) -> Model:
-    """The model with other templates. Values are not checked, because they may be traced."""
+    """The model with other templates. Values are not checked: they may be traced."""
     if variations not in VARIATIONS:
         raise ModelError(f"variations is {variations!r}, not one of {', '.join(VARIATIONS)}.")
     places = {key: place_of(model, key) for key in templates}
@@ -84,7 +84,7 @@ def exchange(
     with float64_scope() if traced else contextlib.nullcontext():
         arrays = {name: getattr(model.arrays, name) for name in _ARRAYS}
         new = dict(arrays)
-        # Yields first: their variations may scale along, and may also be given themselves.
+        # Yields first: variations may scale along with them, unless they are given, too.
         for key in sorted(places, key=lambda k: places[k].array != "nominal"):
             place, values = places[key], templates[key]
             new[place.array] = put(new[place.array], place.where, values)
@@ -111,14 +111,14 @@ def with_arrays(model: Model, **arrays: Array) -> Model:
 def by_template(
     model: Model, slopes: Mapping[str, Array], templates: Mapping[Key, ArrayLike], variations: str
 ) -> list[NDArray[np.float64]]:
-    """Derivatives with respect to templates, in their order; the transpose of `exchange`, in NumPy.
+    """Derivatives with respect to templates, in their order: the transpose of `exchange` in NumPy.
 
-    slopes: those with respect to the arrays of the changed model, by name.
+    slopes: derivatives with respect to the arrays of the changed model, by name.
     """
     slopes = {name: np.array(slopes[name]) for name in _ARRAYS}
     places = {key: place_of(model, key) for key in templates}
     found: dict[Key, NDArray[np.float64]] = {}
-    # Yields last: variations that are given do not scale along with them.
+    # Yields last: given variations do not scale along with them.
     for key in sorted(places, key=lambda k: places[k].array == "nominal"):
         array, where = places[key]
         found[key] = slopes[array][where]
@@ -137,7 +137,7 @@ _ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")
 
 
 def require_size(model: Model, key: Key, place: Position, shape: tuple[int, ...]) -> None:
-    """Checks for one value per bin, or one number for a factor."""
+    """Check for one value per bin, or one number for a factor."""
     wanted = (place.size,) * place.axes
     if shape != wanted:
         raise ModelError(
@@ -169,7 +169,7 @@ def name_of(key: Key) -> str:
 def _follow(
     templates: Array, nominal: Array, index: tuple[NDArray[np.int64], ...], values: ArrayLike
 ) -> Array:
-    """Variations of all parameters, [α, slot, bin], scaled like the yields they vary."""
+    """Variations of all parameters [α, slot, bin], scaled in proportion to the yields."""
     xp: Numpy = jnp if is_traced(templates, nominal, values) else np
     before = xp.asarray(nominal)[index]
     ratio = xp.where(before > 0, xp.asarray(values) / xp.where(before > 0, before, 1.0), 1.0)

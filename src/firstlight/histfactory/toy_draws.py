@@ -1,7 +1,7 @@
-"""Pseudo-data: a toy depends on the key and its number alone, not on how many are drawn with it.
+"""Draws pseudo-data. A toy depends only on the key and its number.
 
-So toys can be drawn where they are fitted, in any order, and a larger number begins with the same
-ones.
+So toys can be drawn where they are fitted, in any order, and a larger set begins with the same
+toys as a smaller one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from firstlight.histfactory.engine import Eager, cores
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.precision import is_traced
 
-#: Toys that share a random generator: making one takes as long as drawing a few toys.
+#: Toys per random generator: creating one takes as long as drawing a few toys.
 _BLOCK = 128
-#: With fewer per thread, one draws them as fast as several: 16 000 toys.
+#: With fewer blocks per thread (16 000 toys for two), one thread is as fast as several.
 _BLOCKS_PER_THREAD = 64
-#: What every toy of a key comes from, as NumPy's `SeedSequence` takes it.
+#: The entropy of a key, for NumPy's `SeedSequence`.
 Entropy = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ToySource:
-    """Data sets of a model at some parameters, by their numbers."""
+    """The toys of a model at some parameters, drawn by number."""
 
     main: Array  # expectations [bin]
     aux: Array  # centres of the auxiliary data [parameter]
@@ -34,10 +34,10 @@ class ToySource:
     sigma: Array  # widths of normal constraints, else 0
     is_poisson: Array  # where auxiliary data are counts
     entropy: Entropy
-    stream: int  # of the sources that share a key, which one
+    stream: int  # distinguishes sources with the same key
 
     def draw(self, begin: int, end: int) -> Data:
-        """The data sets `begin` to `end`, on a leading axis."""
+        """The toys from `begin` to before `end`, on a leading axis."""
         first = begin // _BLOCK
         numbers = range(first, -(-end // _BLOCK))
         threads = min(cores(), len(numbers) // _BLOCKS_PER_THREAD)
@@ -65,7 +65,7 @@ class ToySource:
 
 
 def toys_at(engine: Eager, theta: Array, entropy: Entropy, stream: int = 0) -> ToySource:
-    """Toys of the model at `theta`; fails where counts cannot be drawn."""
+    """Toys of the model at `theta`; fails if a bin expects a negative count."""
     centre, prepared = engine.asimov(theta), engine.prepared
     if np.any(centre.main < 0):
         raise ModelError(
@@ -86,7 +86,7 @@ def toys_at(engine: Eager, theta: Array, entropy: Entropy, stream: int = 0) -> T
 
 
 def entropy_of(key: RandomKey) -> Entropy:
-    """The bits of an integer or a JAX key; toys are drawn by NumPy, whatever the device."""
+    """The bits of an integer or a JAX key; NumPy draws the toys on every device."""
     if is_traced(key):
         raise ModelError(
             "toys are drawn outside jit. Draw the data first, then vmap fit over them."

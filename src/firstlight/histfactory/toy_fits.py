@@ -63,13 +63,13 @@ class Toys:
         return self.values[:, self.names.index(name)]
 
     def columns(self) -> Iterator[tuple[slice, Floats]]:
-        """All fitted values: what is kept elsewhere comes in parts."""
+        """All fitted values, in one part; toys that are kept in files come in several."""
         yield slice(0, len(self.names)), self.values
 
 
 @dataclass(frozen=True, eq=False)
 class ToyCLs:
-    """CLs from pseudo-experiments, with the numbers behind it."""
+    """CLs from pseudo-experiments, and the test statistics behind it."""
 
     observed: float
     expected: Floats  # at -2, -1, 0, 1, 2 σ of background-only toys
@@ -85,18 +85,18 @@ class ToyCLs:
 
 @dataclass(frozen=True, eq=False)
 class ToyFits:
-    """What all toys of a call share: any of them can be fitted anywhere, with the same digits."""
+    """The common part of the toys of a call; results do not depend on how they are divided."""
 
     model: Model
     source: ToySource
     fixed: dict[str, bool | Number]
     n: int
-    compiled: bool  # what runs the fits
+    compiled: bool  # whether fits run compiled or in NumPy
 
     def fit(
         self, begin: int, end: int, progress: Progress | None = None, devices: Devices = None
     ) -> Toys:
-        """Draw and fit the toys `begin` to `end`."""
+        """Draw and fit the toys from `begin` to before `end`."""
         engine = Eager(self.model, self.compiled, devices)
         return _fitted(
             engine, self.source.draw(begin, end), self.source.theta, self.fixed, progress
@@ -118,12 +118,12 @@ def toys(
 ) -> Toys:
     """Draw `n` data sets and fit each.
 
-    key: an integer or a JAX key; equal keys give equal toys on every machine, and more of them
-        begin with the same ones.
+    key: an integer or a JAX key. Equal keys give equal toys on every machine; a larger `n` begins
+        with the same toys.
     parameters: where toys are drawn and each fit starts, a mapping or a vector; default: the best
-        fit to the observed data, with the POI at `mu` if that is given.
+        fit to the observed data, with the POI at `mu` if given.
     data: fit these instead, one data set per row, main or main and auxiliary data in pyhf's order.
-    devices: those over which the fits are divided, or how many of JAX's; default: all of this
+    devices: JAX devices, or their number, over which the fits are divided; default: all of this
         process, if there are enough toys.
     """
     if data is None:
@@ -144,8 +144,8 @@ def plan_toys(
     mu: float | None = None,
     fixed: Fixed = None,
 ) -> ToyFits:
-    """The toys that `toys` with these arguments draws and fits, not yet drawn."""
-    # By NumPy, whatever this process has compiled: toys of a key are equal in every digit.
+    """The toys that `toys` draws and fits with these arguments, not yet drawn."""
+    # Always by NumPy, even if compiled programs exist: equal keys give equal digits.
     engine, held, count = Eager(model, False), as_fixed(model, fixed), _require_count(n)
     theta = _truth(engine, parameters, mu, held)
     source = toys_at(engine, theta, entropy_of(key))
@@ -170,7 +170,7 @@ def _fitted(
 
 @dataclass(frozen=True, eq=False)
 class ToyTest:
-    """What all toys of a CLs share; like `ToyFits`."""
+    """The common part of the toys of a CLs, like `ToyFits`."""
 
     model: Model
     sources: tuple[ToySource, ToySource]  # with signal, and without
@@ -190,7 +190,7 @@ class ToyTest:
         progress: Progress | None = None,
         devices: Devices = None,
     ) -> tuple[Floats, Floats]:
-        """The statistic of toys of a source (NaN if a fit failed), and their numbers of minima."""
+        """The statistic of each toy of a source (NaN if a fit failed), and its number of minima."""
         engine, source = Eager(self.model, self.compiled, devices), self.sources[which]
         drawn = source.draw(begin, end)
         free, at_mu = hypotheses(engine, drawn, [None, self.mu], self.fixed, None)
@@ -258,7 +258,7 @@ def plan_toy_cls(
     fixed: Fixed = None,
     test_statistic: str = "qtilde",
 ) -> ToyTest:
-    """The toys that `toy_cls` with these arguments draws and fits, not yet drawn."""
+    """The toys that `toy_cls` draws and fits with these arguments, not yet drawn."""
     count = _require_count(n)
     require_statistic(test_statistic)
     # By NumPy: see `plan_toys`.
@@ -305,7 +305,7 @@ def _fraction(statistics: Floats, q: float) -> float:
 
 
 def _expected(signal: Floats, background: Floats) -> Floats:
-    """Quantiles of CLs over background-only toys, each taken as the observed one."""
+    """Quantiles of CLs over background-only toys, each used as the observed data in turn."""
     signal = np.sort(signal[~np.isnan(signal)])
     background = np.sort(background[~np.isnan(background)])
     if not len(signal) or not len(background):
@@ -317,7 +317,7 @@ def _expected(signal: Floats, background: Floats) -> Floats:
 
 
 def _truth(engine: Eager, parameters: Parameters, mu: float | None, fixed: Fixed) -> Array:
-    """Where to draw, in internal order."""
+    """The parameters to draw toys at, in internal order."""
     model = engine.model
     if parameters is not None:
         vector = np.array(require_finite(model.vector(parameters), "parameters"), np.float64)

@@ -1,10 +1,10 @@
-"""A JSON file as plain Python values, and the error raised by every reader of a workspace.
+"""Reads JSON files, and defines the errors and checks that all readers of a workspace share.
 
     FirstlightError
     └── WorkspaceError      an unusable workspace, patch or measurement
 
-Inside the package a reader raises `ContentError`, which says what is wrong; each level that it
-passes adds where, and the outermost turns it into a `WorkspaceError` that begins with the file.
+Inside the package a reader raises `ContentError`, which describes the fault; each level that it
+passes adds its place, and the outermost turns it into a `WorkspaceError` that begins with the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WorkspaceError(FirstlightError):
 
 
 class ContentError(Exception):
-    """What is wrong; `inside` prepends a place, from the innermost outwards."""
+    """A fault in a workspace; `inside` prepends a place, from the innermost outwards."""
 
     def __init__(self, message: str, *places: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class ContentError(Exception):
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Name the place of a fault found in this block."""
+    """Add a place to faults found in this block."""
     try:
         yield
     except ContentError as fault:

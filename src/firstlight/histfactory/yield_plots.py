@@ -1,4 +1,4 @@
-"""The figure of expected and observed counts: by sample, before and after a fit."""
+"""The figure of expected and observed counts, by sample, before and after a fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE_COLOURS = (
 def yields(
     model: Model, result: FitResult, data: DataSet = None, data_label: str = "data"
 ) -> Figure:
-    """Expected counts after the fit, by sample, with their uncertainty; before it; and the data.
+    """Expected counts after the fit (by sample, with uncertainty) and before it, and the data.
 
     data: main counts, or main and auxiliary data; default: the observed data.
     """
