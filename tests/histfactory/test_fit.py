@@ -66,9 +66,7 @@ def random_workspace(
                     shape("h0", background),
                     shape("h1", background),
                     make.modifier(
-                        "staterror",
-                        f"stat_{name}",
-                        list(background * rng.uniform(*statistics, 3)),
+                        "staterror", f"stat_{name}", list(background * rng.uniform(*statistics, 3))
                     ),
                 ),
             )

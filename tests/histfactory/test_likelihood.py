@@ -37,13 +37,7 @@ Plain = dict[str, Any]
 CODES = [(n, h) for n in ("code1", "code4") for h in ("code0", "code2", "code4p")]
 #: All models of this file are padded to these, so that they share their executables.
 SIZES = Sizes(slots=3, bins=6, channels=3, alphas=5, factors=8, shapes=5, rates=5)
-LUMI = {
-    "name": "lumi",
-    "inits": [1.0],
-    "bounds": [[0.5, 1.5]],
-    "auxdata": [1.02],
-    "sigmas": [0.03],
-}
+LUMI = {"name": "lumi", "inits": [1.0], "bounds": [[0.5, 1.5]], "auxdata": [1.02], "sigmas": [0.03]}
 
 
 def every_modifier(make: Any, rng: np.random.Generator) -> Plain:

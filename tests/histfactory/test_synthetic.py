@@ -72,10 +72,7 @@ def model_of(spec: dict[str, Any]) -> tuple[Any, list[float]]:
     pyhf.set_backend("numpy")
     parsed = pyhf.Workspace(spec)
     model = parsed.model(
-        modifier_settings={
-            "normsys": {"interpcode": "code4"},
-            "histosys": {"interpcode": "code4p"},
-        }
+        modifier_settings={"normsys": {"interpcode": "code4"}, "histosys": {"interpcode": "code4p"}}
     )
     return model, parsed.data(model)
 

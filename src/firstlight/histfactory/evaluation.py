@@ -49,11 +49,7 @@ def expected_data(
 @in_float64
 @first_gradient_by("firstlight.histfactory.fit_gradients:nll")
 def nll(
-    model: Model,
-    parameters: Parameters = None,
-    data: DataSet = None,
-    *,
-    devices: Devices = None,
+    model: Model, parameters: Parameters = None, data: DataSet = None, *, devices: Devices = None
 ) -> Number:
     """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
@@ -63,11 +59,7 @@ def nll(
 
 @in_float64
 def nll_and_gradient(
-    model: Model,
-    parameters: Parameters = None,
-    data: DataSet = None,
-    *,
-    devices: Devices = None,
+    model: Model, parameters: Parameters = None, data: DataSet = None, *, devices: Devices = None
 ) -> tuple[Number, Array]:
     """Negative log-likelihood and its gradient with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
@@ -78,11 +70,7 @@ def nll_and_gradient(
 
 
 def gradient(
-    model: Model,
-    parameters: Parameters = None,
-    data: DataSet = None,
-    *,
-    devices: Devices = None,
+    model: Model, parameters: Parameters = None, data: DataSet = None, *, devices: Devices = None
 ) -> Array:
     """Gradient of the negative log-likelihood with respect to the parameters, in closed form."""
     return nll_and_gradient(model, parameters, data, devices=devices)[1]
@@ -90,11 +78,7 @@ def gradient(
 
 @in_float64
 def hessian(
-    model: Model,
-    parameters: Parameters = None,
-    data: DataSet = None,
-    *,
-    devices: Devices = None,
+    model: Model, parameters: Parameters = None, data: DataSet = None, *, devices: Devices = None
 ) -> Array:
     """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)

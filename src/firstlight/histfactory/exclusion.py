@@ -18,9 +18,8 @@ import numpy as np
 from firstlight.histfactory.argument_checks import ModelError, as_numbers
 from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
-from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
+from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import (
-    at_strength,
     bounded,
     free_and_conditional,
     hypotheses,
@@ -148,7 +147,7 @@ class Setup(NamedTuple):
     def problems_at(self, mu: Number, asimov: Data, near: tuple[Array, Array]) -> list[Problem]:
         """The fits at a signal strength to the data and to Asimov data, each starting `near`."""
         engine = self.engine
-        base = at_strength(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
+        (base,) = hypotheses(engine, self.data, [mu], self.fixed, self.init)
         on_data, on_asimov = near
         return [
             base.starting_at(on_data, xp=engine.xp),

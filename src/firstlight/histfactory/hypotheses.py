@@ -36,10 +36,10 @@ def hypotheses(
             f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so it cannot "
             f"be tested. Free it: fixed={{{model.poi!r}: False}}."
         )
-    return [base if mu is None else at_strength(engine, base, mu) for mu in mus]
+    return [base if mu is None else _at_strength(engine, base, mu) for mu in mus]
 
 
-def at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
+def _at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
     """The problem with the signal strength fixed at `mu`."""
     index = poi_position(engine.model)
     start = put(problem.start, index, require_number(mu, "mu"))

@@ -11,14 +11,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from firstlight.histfactory.argument_checks import ModelError
-from firstlight.histfactory.array_types import (
-    Array,
-    Count,
-    DataSet,
-    Number,
-    Parameters,
-    Truth,
-)
+from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
 from firstlight.histfactory.engine import Engine, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, result_of
 from firstlight.histfactory.hypotheses import (

@@ -22,12 +22,7 @@ from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.hypotheses import (
-    bounded,
-    hypotheses,
-    one_sided,
-    require_statistic,
-)
+from firstlight.histfactory.hypotheses import bounded, hypotheses, one_sided, require_statistic
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model
