@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,12 @@ def asked(dimensions: Dimensions, keys: Any) -> dict[str, Any]:
     return {key: getattr(dimensions, key) for key in keys}
 
 
+@cache
+def preset_and_model(name: str, seed: int = 0) -> tuple[dict[str, Any], Any, list[float]]:
+    spec = preset(name, seed)
+    return spec, *model_of(spec)
+
+
 def model_of(spec: dict[str, Any]) -> tuple[Any, list[float]]:
     """pyhf's model and data; the schema is checked on the way."""
     pyhf.set_backend("numpy")
@@ -77,10 +84,13 @@ def model_of(spec: dict[str, Any]) -> tuple[Any, list[float]]:
     return model, parsed.data(model)
 
 
-def assert_is_as_asked(spec: dict[str, Any], dimensions: Dimensions) -> None:
+def assert_is_as_asked(
+    spec: dict[str, Any], dimensions: Dimensions, judged: tuple[Any, list[float]] | None = None
+) -> None:
+    """judged: the `model_of` the workspace, if it is there already."""
     found = counted(spec)
     assert found == asked(dimensions, found)
-    model, data = model_of(spec)
+    model, data = judged or model_of(spec)
     assert model.config.npars == dimensions.parameters
     assert model.config.nmaindata == dimensions.bins
     assert len(model.config.channels) == dimensions.channels
@@ -91,11 +101,12 @@ def assert_is_as_asked(spec: dict[str, Any], dimensions: Dimensions) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_preset_has_its_dimensions_in_the_json_and_in_pyhf(name: str, seed: int) -> None:
-    assert_is_as_asked(preset(name, seed), PRESETS[name])
+    spec, *judged = preset_and_model(name, seed)
+    assert_is_as_asked(spec, PRESETS[name], tuple(judged))
 
 
 def test_thu_preset_has_the_published_dimensions() -> None:
-    spec = preset("thu-184p")
+    spec, model, _ = preset_and_model("thu-184p")
     assert counted(spec) == {
         "bins_per_channel": (4, 4, 1, 1, 3, 6, 6, 3, 3, 5, 5),
         "sample_channels": 121,
@@ -110,7 +121,6 @@ def test_thu_preset_has_the_published_dimensions() -> None:
     }
     kinds = Counter(m["type"] for _, _, m in modifiers(spec))
     assert (kinds["normfactor"], kinds["lumi"], kinds["staterror"]) == (73, 121, 121)
-    model, _ = model_of(spec)
     assert (model.config.npars, model.config.nmaindata) == (184, 41)
     assert [
         n for n, f in zip(model.config.par_names, model.config.suggested_fixed(), strict=True) if f
