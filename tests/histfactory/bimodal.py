@@ -1,4 +1,4 @@
-"""Models whose likelihood has several minima, and their likelihood written down once more in NumPy.
+"""Models whose likelihood has several minima, with an independent likelihood in NumPy.
 
 Variations of the yields that go to the same side up and down are what makes the minima: either
 direction of the parameter then mends a yield that is too low. The likelihood here shares nothing

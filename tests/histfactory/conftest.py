@@ -1,7 +1,7 @@
-"""For the tests of the HistFactory engine: pyhf as judge.
+"""For the tests of the HistFactory engine: pyhf as judge, and whether NumPy or XLA computes.
 
-Programs run with JAX's own default of 32 bits, as a user's would: the engine has to see to its
-precision by itself. A test that wants a 64-bit program says so with `jax.enable_x64`.
+Programs run with JAX's default of 32 bits, as a user's would: the engine must ensure its own
+precision. A test that needs a 64-bit program uses `jax.enable_x64`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def judge() -> Callable[..., tuple[Any, list[float]]]:
 
 
 class Computing:
-    """Decides what runs fits and gradients, whatever tests before this one have compiled."""
+    """Selects NumPy or compiled programs, regardless of what earlier tests have compiled."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch

@@ -1,4 +1,4 @@
-"""Claims about likelihoods with several minima: the lowest wins, no limit is too strong."""
+"""Claims about likelihoods with several minima: the lowest is found, no limit is too strong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(model: Folded) -> hf.Model:
 
 
 def height(model: Folded, parameters: dict[str, float], data: Any, aux: Any = 0.0) -> float:
-    """The likelihood written down once more, where a fit ended."""
+    """The independent likelihood at the end of a fit."""
     alphas = [parameters[f"a{k}"] for k in range(len(model.up))]
     return float(model.nll(parameters["mu"], alphas, data, aux))
 
@@ -82,7 +82,7 @@ def test_limits_of_bimodal_models_are_those_of_brute_force(seed: int) -> None:
     assert at_median == pytest.approx(0.05, rel=1e-6)
 
 
-def test_the_test_statistic_of_the_asimov_data_is_that_of_fifty_digits() -> None:
+def test_the_test_statistic_of_the_asimov_data_matches_50_digits() -> None:
     """Both minima at μ = 1 by mpmath; the one that is near the best fit is the higher one."""
     mpmath.mp.dps = 50
     model = load(COUPLED)
@@ -142,7 +142,7 @@ def test_the_statistic_of_discovery_is_that_of_the_lowest_minima() -> None:
         assert found.q0 == pytest.approx(2 * difference, abs=1e-9)
 
 
-def test_many_discoveries_in_one_say_of_each_how_many_minima_it_found() -> None:
+def test_stacked_discoveries_report_the_number_of_minima_of_each() -> None:
     """As `vmap` gives them: every leaf with a leading axis."""
     loaded = load(COUPLED)
     parts = [hf.discovery(loaded, data) for data in (COUPLED_DATA, COUPLED.background)]
@@ -200,7 +200,7 @@ def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
 
 
 def test_a_free_fit_above_a_conditional_one_is_repeated_from_there() -> None:
-    """Whatever the test for branches misses: the conditional minimum is open to the free fit."""
+    """Even if the test for branches misses it: the conditional minimum is open to the free fit."""
     rng = np.random.default_rng(2)
     with pytest.MonkeyPatch.context() as patch:
         # Nothing is suspected any more, so every search ends in the minimum downhill of its start.
@@ -213,7 +213,7 @@ def test_a_free_fit_above_a_conditional_one_is_repeated_from_there() -> None:
 
 
 def test_a_fit_that_follows_its_start_stays_in_that_minimum() -> None:
-    """As a training does from step to step; in NumPy and in a program."""
+    """As in the steps of a training loop; in NumPy and in a program."""
     loaded = load(COUPLED)
     eager = engine.Eager(loaded)
     problem = problem_of(eager, data_of(loaded, COUPLED_DATA))
@@ -252,8 +252,8 @@ def test_a_limit_in_a_program_is_the_same_and_its_derivative_follows_the_lower_b
     assert float(slope) == pytest.approx(-limit(1.0), rel=1e-7)
 
 
-def test_one_minimum_is_looked_for_once() -> None:
-    """The tests for branches cost no step where there is nothing to suspect."""
+def test_a_single_minimum_takes_a_single_search() -> None:
+    """The test for branches costs no step of the search when it is negative."""
     for preset in ("complex-8p", "thu-184p"):
         model = hf.load(synthetic.preset(preset))
         found = hf.fit(model)

@@ -1,4 +1,4 @@
-"""Claims about derivatives of results: differences at 50 digits, and zeros where they belong."""
+"""Claims about derivatives of results: differences at 50 digits, and exact zeros."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_derivatives_of_cls_and_of_the_limit_at_any_level_match_50_digits(
 # --- corners --------------------------------------------------------------------------------------
 
 
-def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(
+def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner_case(
     make: Any, computing: Any
 ) -> None:
     excess = load(make)
@@ -432,7 +432,7 @@ def test_vmap_over_signals_with_gradients_equals_a_loop(make: Any) -> None:
             assert float(gradient[i]) == pytest.approx(slope, rel=1e-5)
 
 
-def test_result_goes_into_the_arithmetic_of_a_32_bit_program_without_warnings(make: Any) -> None:
+def test_results_can_be_used_in_a_32_bit_program_without_warnings(make: Any) -> None:
     """As in a training loop: the loss is the mean over a batch, differentiated by the signals."""
     model = load(make)
     signals = jnp.array([[9.0, 4.0], [3.0, 8.0], [0.5, 0.25]])
@@ -448,7 +448,7 @@ def test_result_goes_into_the_arithmetic_of_a_32_bit_program_without_warnings(ma
     assert jax.grad(loss)(signals).dtype == jnp.float32
 
 
-def test_second_derivatives_of_q0_are_differences_of_first_ones(make: Any) -> None:
+def test_second_derivatives_of_q0_match_differences_of_first_ones(make: Any) -> None:
     model = load(make)
     with jax.enable_x64(True):
 

@@ -53,7 +53,9 @@ def counting(make: Any) -> dict[str, Any]:
     return workspace
 
 
-def test_plain_calls_need_no_jax_and_their_model_is_a_pytree_once_it_is_there(make: Any) -> None:
+def test_plain_calls_do_not_import_jax_and_their_model_is_a_pytree_once_jax_is_imported(
+    make: Any,
+) -> None:
     workspace = counting(make)
     done = subprocess.run(
         [sys.executable, "-c", _PLAIN_CALLS, json.dumps(workspace)],
@@ -131,7 +133,7 @@ def test_a_program_is_compiled_once_numpy_has_worked_for_long_enough(
             np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_jax_that_is_missing_is_missed_only_when_it_is_needed(make: Any) -> None:
+def test_a_missing_jax_is_an_error_only_when_it_is_needed(make: Any) -> None:
     program = """
 import json, sys
 sys.modules["jax"] = None  # as if it were not installed

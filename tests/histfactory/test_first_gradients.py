@@ -57,7 +57,9 @@ def results(model: hf.Model, mu: Any, level: Any, data: Any, **options: Any) -> 
     [(("code4", "code4p"), {}), (("code1", "code0"), {"fixed": {"lumi": 1.01}})],
     ids=["free", "fixed"],
 )
-def test_derivatives_by_strength_level_and_data_are_differences(codes: Any, options: Any) -> None:
+def test_derivatives_with_respect_to_strength_level_and_data_match_differences(
+    codes: Any, options: Any
+) -> None:
     model = load(*codes)
     data = np.asarray(hf.asimov(model, parameters={"mu": 1.3}))
     data = data * np.linspace(0.97, 1.04, len(data))
@@ -79,7 +81,7 @@ def test_derivatives_by_strength_level_and_data_are_differences(codes: Any, opti
         assert by_data[i] == pytest.approx(slope, rel=1e-6)
 
 
-def test_derivatives_by_the_values_of_fixed_parameters_are_differences() -> None:
+def test_derivatives_with_respect_to_fixed_values_match_differences() -> None:
     """Parameters that are fixed without a value stand at the model's `init`."""
     model = load("code4", "code2")
     place = int(model.about.structure.positions[model.index("lumi")])
@@ -118,7 +120,7 @@ def test_first_gradients_compile_nothing(wide: bool, compilations: Any) -> None:
             assert compilations.count == 0
 
 
-def test_a_model_whose_arrays_are_traced_is_known_to_be_of_the_same_kind() -> None:
+def test_the_kind_of_a_model_is_known_while_its_arrays_are_traced() -> None:
     for preset in PRESETS:
         model = hf.load(synthetic.preset(preset))
         ready = prepared(model)
@@ -146,7 +148,7 @@ def of_fit(model: hf.Model, data: Any, mu: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("fixed", [None, ["lumi"]], ids=["free", "fixed"])
-def test_derivatives_of_fits_asimov_data_and_likelihoods_are_differences(fixed: Any) -> None:
+def test_derivatives_of_fits_asimov_data_and_likelihoods_match_differences(fixed: Any) -> None:
     model = load()
     data = np.asarray(hf.asimov(model, parameters={"mu": 1.3})) * 1.02
     arrays = ("nominal", "histosys_hi", "histosys_lo", "normsys_hi", "normsys_lo", "sigma", "init")
@@ -174,7 +176,7 @@ def test_derivatives_of_fits_asimov_data_and_likelihoods_are_differences(fixed: 
                 assert found[where] == pytest.approx(expected, rel=1e-7, abs=1e-7), (name, where)
 
 
-def test_derivatives_of_the_likelihood_by_parameters_are_its_gradient() -> None:
+def test_derivatives_of_the_likelihood_with_respect_to_parameters_are_its_gradient() -> None:
     model = load()
     at = np.asarray(model.init) * 1.01 + 0.02
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Claims about fits: the true minimum, what is known there, and honesty about what is not."""
+"""Claims about fits: the true minimum, covariances there, and failures that are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_workspace(
     one_sided: float = 0.3,
     statistics: tuple[float, float] = (0.01, 0.2),
 ) -> Plain:
-    """Two channels of three bins, `scale` events a bin, systematics up to `size`."""
+    """Two channels of three bins, `scale` events per bin, systematics up to `size`."""
     rng = np.random.default_rng([seed, int(scale)])
 
     def shape(name: str, nominal: Any) -> Plain:
@@ -252,7 +252,7 @@ def test_fixed_value_beyond_the_bounds_is_kept_or_refused(make: Any) -> None:
 # --- honesty --------------------------------------------------------------------------------------
 
 
-def test_impossible_start_is_said(make: Any) -> None:
+def test_an_impossible_start_is_reported(make: Any) -> None:
     found = hf.fit(load(make.counting([10.0, 0.0], [50.0, 0.0], [61, 2])))
     assert found.status is hf.Status.IMPOSSIBLE_START
     assert "expects none" in found.status.message
@@ -269,7 +269,7 @@ def test_parameter_without_effect_is_held_and_the_others_are_fitted(make: Any) -
     assert found.parameters["mu"] == pytest.approx(13 / 11, rel=1e-12)
 
 
-def test_two_factors_of_one_sample_do_not_pass_as_measured(make: Any) -> None:
+def test_two_factors_of_one_sample_are_not_reported_as_measured(make: Any) -> None:
     """Only their product is known: no fit may give both a value and a finite uncertainty."""
     both = [make.modifier("normfactor", "k1"), make.modifier("normfactor", "k2")]
     model = load(make.counting([10.0, 1.0], [50.0, 60.0], [61, 70], *both))
@@ -283,7 +283,7 @@ def test_two_factors_of_one_sample_do_not_pass_as_measured(make: Any) -> None:
 
 @pytest.mark.parametrize("codes", [("code4", "code4p"), ("code1", "code0"), ("code1", "code2")])
 @pytest.mark.parametrize("kind", ["normsys", "histosys"])
-def test_start_at_a_maximum_does_not_pass_as_a_minimum(
+def test_a_start_at_a_maximum_is_not_reported_as_a_minimum(
     make: Any, kind: str, codes: tuple[str, str]
 ) -> None:
     """Up and down variation equal: α = 0, where every fit starts, is stationary but no minimum."""
@@ -299,7 +299,7 @@ def test_start_at_a_maximum_does_not_pass_as_a_minimum(
     assert found.nll <= min(grid) + 1e-9
 
 
-def test_minimum_on_a_kink_is_found_or_said_to_be_unfinished(make: Any) -> None:
+def test_a_minimum_on_a_kink_is_found_or_reported_as_not_converged(make: Any) -> None:
     """Code 0 with a deficit: both directions of α add events, so the minimum is the kink itself."""
     systematic = make.histosys("a", [60.0, 75.0], [70.0, 80.0])
     workspace = make.counting([0.1, 0.0], [50.0, 60.0], [40, 50], systematic)
@@ -355,7 +355,7 @@ def test_three_hundred_toys_of_small_models_all_converge(make: Any, scale: float
     assert not stuck
 
 
-def test_bin_without_events_stops_no_fit_of_its_own_factor(make: Any) -> None:
+def test_a_factor_of_a_bin_without_events_can_be_fitted(make: Any) -> None:
     """A shapefactor of an empty bin goes to its bound: nothing is expected there."""
     factor = make.modifier("shapefactor", "k")
     found = hf.fit(
@@ -366,7 +366,7 @@ def test_bin_without_events_stops_no_fit_of_its_own_factor(make: Any) -> None:
     assert found.parameters["k[1]"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_name_of_a_set_fixes_all_of_it_and_flags_may_be_numpys(make: Any) -> None:
+def test_the_name_of_a_set_fixes_all_of_it_and_flags_may_be_numpy_bools(make: Any) -> None:
     model = load(
         make.counting(
             [9.0, 4.0], [50.0, 52.0], [62, 55], make.modifier("shapesys", "g", [4.0, 5.0])
@@ -378,6 +378,6 @@ def test_name_of_a_set_fixes_all_of_it_and_flags_may_be_numpys(make: Any) -> Non
     assert freed.values == pytest.approx(hf.fit(model).values)
 
 
-def test_start_outside_of_the_bounds_is_brought_inside(make: Any) -> None:
+def test_a_start_outside_the_bounds_is_moved_inside(make: Any) -> None:
     model = load(make.counting([9.0, 4.0], [50.0, 52.0], [62, 55]))
     assert hf.fit(model, init={"mu": -3.0}).values == pytest.approx(hf.fit(model).values)

@@ -81,7 +81,7 @@ def test_deficit_is_no_discovery(make: Any) -> None:
         assert found.muhat <= 0
 
 
-def test_null_hypothesis_below_the_bounds_is_tested_all_the_same(make: Any) -> None:
+def test_a_null_hypothesis_below_the_bounds_is_tested(make: Any) -> None:
     """μ may not go below 0.5, but no signal is μ = 0: q0 does not depend on that bound."""
     systematic = make.modifier("shapesys", "g", [7.0])
     narrow = {"name": "mu", "inits": [1.0], "bounds": [[0.5, 10.0]]}
@@ -538,7 +538,7 @@ def test_limit_and_best_fit_may_be_beyond_the_bounds(make: Any) -> None:
     assert there.expected == pytest.approx(100 * here.expected, rel=1e-9)
 
 
-def test_conditional_fit_starts_anew_where_the_free_minimum_is_impossible(make: Any) -> None:
+def test_a_conditional_fit_restarts_where_the_free_minimum_is_impossible(make: Any) -> None:
     shape = make.histosys("h", [-1.5, 30.0], [5.5, 50.0])
     model = load(make.counting([10.0, 0.0], [2.0, 40.0], [5, 20], shape))
     alone = hf.fit(model, fixed={"mu": 0.0})

@@ -1,4 +1,4 @@
-"""Claims about the likelihood: pyhf's numbers, exact derivatives, and the corners."""
+"""Claims about the likelihood: pyhf's numbers, exact derivatives, and corner cases."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_nll_and_expected_data_of_every_modifier_and_code_are_pyhfs_to_1e_12(
         assert_agrees_with_pyhf(model, *judge(workspace, codes), points)
 
 
-def test_given_data_count_as_pyhfs_do_main_alone_and_with_auxiliary_data(
+def test_given_data_are_used_as_in_pyhf_main_alone_and_with_auxiliary_data(
     make: Any, judge: Callable[..., Any]
 ) -> None:
     rng = np.random.default_rng(3)
@@ -379,7 +379,7 @@ def test_leading_axes_of_parameters_equal_a_loop(make: Any) -> None:
             )
 
 
-def test_leading_axes_of_data_are_a_batch_or_refused_but_never_summed(make: Any) -> None:
+def test_leading_axes_of_data_are_a_batch_or_an_error_but_never_summed(make: Any) -> None:
     model = hf.load(single_modifier(make, "shapesys"), sizes=SIZES)
     data = np.array([[29.0, 3.0], [31.0, 4.0]])
     try:
@@ -471,7 +471,7 @@ def test_constant_of_the_saturated_model_is_the_gamma_functions(make: Any, count
         assert float(exact) == pytest.approx(hf.nll(model, {"mu": count}), rel=1e-12, abs=1e-13)
 
 
-def test_sigma_of_1e_6_keeps_its_digits(make: Any, judge: Callable[..., Any]) -> None:
+def test_a_sigma_of_1e_6_loses_no_digits(make: Any, judge: Callable[..., Any]) -> None:
     lumi = {**LUMI, "sigmas": [1e-6], "auxdata": [1.0]}
     modifier = make.modifier("lumi", "lumi")
     workspace = make.counting([4.0, 7.0], [30.0, 40.0], [29, 50], modifier, parameters=[lumi])
@@ -553,7 +553,7 @@ def test_splitting_a_channel_in_two_does_not_change_the_nll(make: Any, seed: int
 # --- precision ------------------------------------------------------------------------------------
 
 
-def test_program_of_32_bits_gets_the_digits_of_64_and_keeps_its_setting(make: Any) -> None:
+def test_a_32_bit_program_gets_64_bit_results_and_keeps_its_setting(make: Any) -> None:
     model = hf.load(every_modifier(make, np.random.default_rng(1)), sizes=SIZES)
     assert not jax.config.jax_enable_x64
     value, gradient = hf.nll_and_gradient(model)
@@ -599,8 +599,8 @@ def test_forward_mode_and_second_derivatives_work_in_64_bits(make: Any) -> None:
     np.testing.assert_allclose(second, hf.hessian(model, point), rtol=1e-10, atol=1e-8)
 
 
-def test_the_pickle_of_a_prepared_model_holds_no_copy_on_a_device(make: Any) -> None:
-    """Whoever loads it, such as a worker that runs frozen fits, would have to import JAX."""
+def test_the_pickle_of_a_prepared_model_contains_no_device_arrays(make: Any) -> None:
+    """Otherwise unpickling would import JAX, as in a worker that runs frozen fits."""
     model = hf.load(make.counting([5.0], [50.0], [52.0], make.normsys("xsec", 0.9, 1.1)))
     ready = prepared(model)
     assert "jax" in type(ready.on_device.nominal).__module__

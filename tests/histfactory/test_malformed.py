@@ -43,7 +43,7 @@ def model(workspace: dict[str, Any]) -> hf.Model:
     ],
     ids=str,
 )
-def test_load_says_what_does_not_fit(
+def test_load_reports_which_option_is_wrong(
     workspace: dict[str, Any], options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises((hf.ModelError, hf.WorkspaceError), match=text):
@@ -96,7 +96,7 @@ CALLS: dict[str, tuple[Callable[[hf.Model], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", list(CALLS))
-def test_wrong_arguments_are_refused_with_words(model: hf.Model, name: str) -> None:
+def test_wrong_arguments_raise_errors_that_explain_them(model: hf.Model, name: str) -> None:
     call, text = CALLS[name]
     with pytest.raises(hf.ModelError, match=text):
         call(model)
@@ -113,7 +113,7 @@ def test_model_without_a_parameter_of_interest_says_so(make: Any) -> None:
 
 
 @pytest.mark.parametrize("first", ["discovery", "scan", "toy_cls", "cls", "impacts"])
-def test_functions_stay_functions_whatever_is_used_first(first: str) -> None:
+def test_public_names_are_functions_in_any_order_of_first_use(first: str) -> None:
     """`hf.fit` and `hf.toys` are functions and submodules of one name; users mean the function."""
     program = f"from firstlight import histfactory as hf; hf.{first}; hf.fit.__call__; "
     program += "assert callable(hf.fit) and callable(hf.toys) and callable(hf.load)"

@@ -1,4 +1,4 @@
-"""Claims about compiling: one executable serves every model of a size, and every question to it."""
+"""Claims about compiling: one executable serves every model of a size, and every inference."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_inference_compiles_no_more_fits(make: Any, used: hf.Model, compilations
     assert compilations.count == 0
 
 
-def test_evaluation_compiles_once_a_function_and_number_of_axes(
+def test_evaluation_compiles_once_per_function_and_number_of_axes(
     make: Any, used: hf.Model, compilations: Any
 ) -> None:
     functions = (hf.nll, hf.nll_and_gradient, hf.hessian, hf.expected_data)

@@ -78,7 +78,7 @@ def test_the_interval_of_a_parabola_is_exact(result: FitResult) -> None:
     assert interval(half, 1.0) == (None, pytest.approx(1.25))
 
 
-def test_a_scan_is_drawn_as_it_is(scanned: Scan) -> None:
+def test_a_scan_is_drawn_with_its_own_points(scanned: Scan) -> None:
     figure = plots.profile_scan(scanned)
     profile = line(figure, "profile")
     assert np.array_equal(profile.get_xdata(), scanned.values)
@@ -157,7 +157,7 @@ def test_the_matrix_is_that_of_the_fit(result: FitResult) -> None:
     assert f"2 of {len(result.names)}" in texts(few)
 
 
-def test_nothing_to_show_is_said(model: Model, ranked: Impacts) -> None:
+def test_a_figure_with_nothing_to_show_says_so(model: Model, ranked: Impacts) -> None:
     held = fit(model, fixed=[n for n in model.parameter_names if n != "mu"])
     assert "no constrained parameter" in texts(plots.pulls(model, held))
     empty = {n: np.zeros(0) for n in ("values", "uncertainties", "pulls", "constraints")}
@@ -225,7 +225,7 @@ def test_many_samples_are_drawn_as_one() -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_files_are_written_whole_and_leave_no_trace(
+def test_files_are_written_whole_and_leave_no_temporary_file(
     model: Model, result: FitResult, tmp_path: Path
 ) -> None:
     settings = dict(rcParams)

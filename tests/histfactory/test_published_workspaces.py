@@ -1,4 +1,4 @@
-"""Claims about workspaces as people publish them: what pyhf loads is loaded, and judged by pyhf."""
+"""Claims about published workspaces: what pyhf loads is loaded, with the same numbers."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_name_that_is_also_that_of_a_bin_keeps_both_parameters(make: Any) -> N
     assert hf.load(workspace, poi="u[0]").poi == "u[0] (normfactor)"
 
 
-def test_half_a_character_in_a_name_is_printed_and_written_as_json(
+def test_a_lone_surrogate_in_a_name_is_printed_and_written_as_json(
     make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workspace = make.counting([5.0], [50.0], [53.0], make.normsys("n\ud801", 0.9, 1.1))
@@ -200,7 +200,7 @@ def test_inspect_names_a_negative_shapesys_uncertainty(
     assert any("negative" in text and "u (SR/background[1])" in text for text in warnings)
 
 
-def test_several_minima_are_said_in_json_and_on_stderr(
+def test_several_minima_are_reported_in_json_and_on_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bimodal import COUPLED, COUPLED_DATA

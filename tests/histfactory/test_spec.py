@@ -637,7 +637,7 @@ def test_a_malformed_workspace_is_refused_with_what_and_where(case: str, tmp_pat
     assert message.endswith((".", "?"))
 
 
-def test_the_example_of_an_error_is_the_one_of_the_house() -> None:
+def test_a_template_of_the_wrong_length_is_reported_with_its_place() -> None:
     plain = full()
     ttbar(1, "data", "hi_data", [1.0, 2.0])(plain)
     with pytest.raises(WorkspaceError) as caught:
@@ -649,7 +649,7 @@ def test_the_example_of_an_error_is_the_one_of_the_house() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["nain", 2, -3, 1.5])
-def test_a_measurement_that_is_not_there_is_refused_with_those_that_are(wanted: Any) -> None:
+def test_an_unknown_measurement_is_refused_and_the_known_ones_are_listed(wanted: Any) -> None:
     with pytest.raises(WorkspaceError, match=r"has no measurement .*It has 'main', 'no poi'\."):
         parse(full(), measurement=wanted)
 
@@ -676,7 +676,7 @@ def test_a_model_without_any_modifier_is_refused() -> None:
         (b'{"channels": ' + b"9" * 5000 + b"}", "number that cannot be read"),
     ],
 )
-def test_a_file_that_is_no_workspace_is_refused_by_name(
+def test_a_file_that_is_not_a_workspace_is_refused_by_name(
     content: bytes, expected: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.json"
@@ -686,7 +686,7 @@ def test_a_file_that_is_no_workspace_is_refused_by_name(
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_path_that_is_no_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match=r"absent\.json: no such file"):
         parse(tmp_path / "absent.json")
     with pytest.raises(WorkspaceError, match="is a directory"):
@@ -784,7 +784,7 @@ def test_with_any_list_longer_or_shorter_a_workspace_is_read_or_refused_by_name(
                 assert_parsed_or_refused_by_name(plain, tmp_path / "w.json")
 
 
-def test_a_truncated_file_is_always_said_to_look_truncated(tmp_path: Path) -> None:
+def test_a_truncated_file_is_always_reported_as_truncated(tmp_path: Path) -> None:
     text = json.dumps(small()).replace("SR", r"S\u00fcd \"R").replace("0.02", "-2.0e-1")
     path = tmp_path / "w.json"
     for end in range(1, len(text)):
@@ -796,7 +796,7 @@ def test_a_truncated_file_is_always_said_to_look_truncated(tmp_path: Path) -> No
 
 @given(st.data())
 @settings(deadline=None, max_examples=100)
-def test_whatever_is_changed_at_several_places_only_a_workspace_error_comes_out(
+def test_random_changes_at_several_places_raise_only_workspace_errors(
     data: st.DataObject,
 ) -> None:
     leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
@@ -817,7 +817,7 @@ def test_whatever_is_changed_at_several_places_only_a_workspace_error_comes_out(
         assert str(error).startswith("workspace: ")
 
 
-def test_what_is_accepted_after_a_change_is_accepted_by_pyhf_with_the_same_parameters() -> None:
+def test_a_changed_workspace_that_is_accepted_has_the_same_parameters_in_pyhf() -> None:
     lenient = {"version", "poi", "data"}  # may be absent, pyhf wants them written
     for path in PATHS:
         for value in ([1.0], [2.0, 3.0], 2.5, "jes", {}):

@@ -1,4 +1,4 @@
-"""Claims about the synthetic workspaces: pyhf counts what was asked for, and can fit it."""
+"""Claims about synthetic workspaces: pyhf finds the requested dimensions, and can fit them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_equal_seeds_give_equal_text_and_others_differ() -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_text_of_a_seed_stays_what_it_was() -> None:
+def test_the_text_for_a_seed_does_not_change_between_versions() -> None:
     # Published figures name a preset and a seed: change this only with their protocol.
     signal = preset("complex-8p")["channels"][0]["samples"][0]
     assert (signal["data"], signal["modifiers"][2]["data"]) == (

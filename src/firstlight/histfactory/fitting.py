@@ -203,7 +203,8 @@ def precompile(model: Model) -> None:
     """Compile now the programs of fits, tests, limits and toys of models of this size.
 
     Plain calls start in NumPy and compile only once that pays; the call that compiles takes a
-    second or more. After `precompile`, no call does: for servers, and for timing a single fit.
+    second or more. After `precompile`, none of them does: for servers, and for timing a single fit.
+    First gradients without `jit` are then compiled, too, each at its first call.
     """
     engine = Eager(model)
     start = to_internal(model, model.init)
