@@ -5,6 +5,7 @@ The derivatives with respect to a model match 50 digits in `test_derivatives`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import synthetic
+from firstlight.histfactory import linear_results, synthetic
 from firstlight.histfactory.dimensions import PRESETS
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.templates import with_arrays
@@ -118,6 +119,19 @@ def test_first_gradients_compile_nothing(wide: bool, compilations: Any) -> None:
             compilations.reset()
             jax.grad(function)(model.with_nominal({}))
             assert compilations.count == 0
+
+
+def test_every_rule_exists_and_takes_the_arguments_of_its_function() -> None:
+    """Functions name their rules by strings, which no import checks."""
+    for name in hf.__all__:
+        getattr(hf, name)
+    functions = [f for f in linear_results._RULES if f.__module__.startswith(hf.__name__)]
+    assert len(functions) == 7
+    for function in functions:
+        rule = linear_results._rule_of(function)
+        assert rule is not None
+        theirs = list(inspect.signature(rule.compute).parameters)
+        assert list(inspect.signature(function).parameters)[: len(theirs)] == theirs
 
 
 def test_the_kind_of_a_model_is_known_while_its_arrays_are_traced() -> None:

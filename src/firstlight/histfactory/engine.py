@@ -97,7 +97,7 @@ class Eager(_Backend):
         self.compiled, self.devices = compiled, devices
 
     def deciding(self, fits: int) -> Eager:
-        """The engine for `fits` fits that are all certain to be made, and run one program."""
+        """The engine for this many certain fits, all of which run the same program."""
         return Eager(self.model, self._runs_compiled(fits), self.devices)
 
     def _runs_compiled(self, fits: int = 1) -> bool:
