@@ -34,7 +34,7 @@ from firstlight.histfactory.likelihood import (
 
 
 class Curvature(NamedTuple):
-    """The Hessian in parts, so that its positive part can be used alone.
+    """The Hessian in parts: its positive part can be used alone.
 
     With J = ∂ν/∂θ of every bin and W = n/ν² it is `J W Jᵀ` + the constraints (positive) + a
     second-order part, which is small where the model fits. γ couples to no other γ.

@@ -1,4 +1,4 @@
-"""Float64 inside, whatever precision the surrounding program uses.
+"""Float64 inside, independent of the precision of the surrounding program.
 
 JAX computes in float32 by default, and a likelihood of a hundred counts has no digits to spare.
 Every public function runs inside `in_float64`, which applies to this thread and this call only:

@@ -1,4 +1,4 @@
-"""Synthetic pyhf workspaces of given dimensions, so that anyone can reproduce figures without data.
+"""Synthetic pyhf workspaces of given dimensions: anyone can reproduce figures without data.
 
 The time of a HistFactory fit depends on the numbers of channels, bins, samples, modifiers and
 parameters, and on how they are distributed. `Dimensions` specifies these, and `workspace` fills
