@@ -13,7 +13,7 @@ import pytest
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.histfactory_models import models_of
 from firstlight.serve.loading import Loaded, example_rows, load
-from firstlight.serve.tensors import arranged
+from firstlight.serve.tensors import arrange
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +45,7 @@ def loaded(path: Path, name: str, watch: CompileWatch) -> Loaded:
 
 
 def run(model: Loaded, given: list[Any]) -> dict[str, Any]:
-    outputs = model.run(model.buckets[0], arranged(model, given).arrays)
+    outputs = model.run(model.buckets[0], arrange(model, given).arrays)
     return {t.name: o for t, o in zip(model.signature.outputs, outputs, strict=True)}
 
 

@@ -13,7 +13,7 @@ import pytest
 from firstlight import serve
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.loading import Loaded, LoadError, load
-from firstlight.serve.tensors import InvalidRequestError, arranged
+from firstlight.serve.tensors import InvalidRequestError, arrange
 
 pytestmark = pytest.mark.slow
 ROW = serve.Input("float32", (3,))
@@ -210,7 +210,7 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
         (lambda x: x @ np.ones((4, 4)), {}, "cannot be compiled"),
         (lambda x: 1 / 0, {}, r"ZeroDivisionError \(test_loading.py, line \d+\): division by zero"),
         (lambda x: x if x.sum() > 0 else -x, {}, r"BoolConversionError \(test_loading.py, line"),
-        (lambda p, x: x, {"parameters": {"name": "text"}}, "no array of numbers"),
+        (lambda p, x: x, {"parameters": {"name": "text"}}, "not an array of numbers"),
         (lambda x: x, {"inputs": {"x": 3}}, "not a serve.Input"),
         (lambda x: x * 1j, {}, "complex64, which the protocol has no type for"),
         (lambda x: x, {"inputs": {"x": serve.Input("float32", ("n",))}}, "variable axes"),
@@ -264,7 +264,7 @@ def test_variable_axes_are_padded_to_the_next_size_and_cut_again(
     variable: Loaded, length: int, padded: int
 ) -> None:
     x = np.arange(1, length + 1, dtype=np.float32)[None]
-    rows = arranged(variable, [x])
+    rows = arrange(variable, [x])
     assert rows.sizes == (padded,) and rows.extents == {"length": length}
     bucket = variable.lanes[rows.sizes][0]
     sums, total = variable.run(bucket, rows.arrays)
@@ -278,7 +278,7 @@ def test_shapes_outside_the_buckets_are_refused_with_the_valid_ones(
     variable: Loaded, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        arranged(variable, [np.ones(shape, np.float32)])
+        arrange(variable, [np.ones(shape, np.float32)])
     assert caught.value.status == 400
     assert caught.value.valid == {
         "inputs": {"x": ["rows", "length"]}, "rows": [1, 2], "axes": {"length": [1, 8]},

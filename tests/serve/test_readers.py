@@ -82,7 +82,7 @@ def test_rows_of_a_client_that_left_are_not_computed() -> None:
         sent = exchange([5])
         pair.reader.handle(sent)
         sent.is_gone = lambda: True  # type: ignore[method-assign]
-        pair.reader.say_who_left()
+        pair.reader.report_departures()
         while not models.engine.idle:
             await asyncio.sleep(0)
         (lane,) = models.names["fake"].current.lanes.values()

@@ -1,4 +1,4 @@
-"""What JAX compiles in this process, from its own events."""
+"""Counts what JAX compiles in this process, from JAX's own events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firstlight.telemetry.values import Values
 
 
 class CompileWatch:
-    """Counts compiles; those outside `preparing()` are on the path of requests."""
+    """Counts compiles; those outside `preparing()` happened during requests."""
 
     def __init__(self, values: Values) -> None:
         self.request_path = values.counter(metrics.REQUEST_PATH_COMPILES)
@@ -26,7 +26,7 @@ class CompileWatch:
         }
         self._here = threading.local()
         self._listens = False
-        # Frozen functions may never need JAX; if anything else imports it, that is seen.
+        # A server of frozen functions may never import JAX.
         when_imported("jax", self._listen)
 
     def _listen(self) -> None:
@@ -38,12 +38,12 @@ class CompileWatch:
 
     @property
     def cache_hits(self) -> int:
-        """How many executables this thread has taken from the compilation cache."""
+        """The number of executables that this thread has loaded from the compilation cache."""
         return getattr(self._here, "hits", 0)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Compiles of this thread are meant."""
+        """Compiles of this thread are intended."""
         before = getattr(self._here, "preparing", False)
         self._here.preparing = True
         try:
