@@ -125,7 +125,7 @@ def test_a_fork_has_a_group_of_its_own_at_the_push_gateway(
 ) -> None:
     with receiver() as (url, received):
         watch = telemetry.start(push=url, interval_seconds=3600)
-        watch._tell()
+        watch._push()
         monkeypatch.setattr("os.getpid", lambda: 7)
         telemetry.stop()
     parent, child = (sent.path for sent in received)
@@ -136,7 +136,7 @@ def test_a_push_gateway_that_is_down_is_one_warning(capfd: pytest.CaptureFixture
     with receiver() as (url, _):
         pass  # closed again: nobody listens there
     watch = telemetry.start(push=url, interval_seconds=3600)
-    watch._tell()
+    watch._push()
     telemetry.stop()
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and "push-gateway" in said[0]

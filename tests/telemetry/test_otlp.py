@@ -145,7 +145,7 @@ def test_a_collector_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[st
     with receiver() as (url, _):
         pass  # closed again: nobody listens there
     watch = telemetry.start(otlp=url, interval_seconds=3600)
-    watch._tell()
+    watch._push()
     assert jax.jit(lambda x: x + 5)(np.float32(1)) == 6
     telemetry.stop()
     said = capfd.readouterr().err.splitlines()

@@ -19,10 +19,9 @@ from firstlight.telemetry import metrics
 from firstlight.telemetry.differences import Verdict
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.functions import Functions
-from firstlight.telemetry.watch.gpu import DCGM, Gpus
 from firstlight.telemetry.watch.growth import GrowthWatch
-from firstlight.telemetry.watch.memory import Memory
 from firstlight.telemetry.watch.process import ProcessWatch
+from firstlight.telemetry.watch.resources import DCGM, Gpus, Memory
 
 MIB = 2**20
 
@@ -147,7 +146,7 @@ def test_other_outputs_for_the_same_inputs_are_drift(
         watched(key, x)
     assert value("compared_outputs_total", function="canary", result="same") == 1
     assert value("compared_outputs_total", function="canary", result="different") == 1
-    assert capfd.readouterr().err.count("canary gave other results") == 1
+    assert capfd.readouterr().err.count("canary gave different results") == 1
 
 
 def quadratic(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiles of a process, from JAX's own events: by stage, by function, and what the cache did."""
+"""Counts compiles from JAX's own events: by stage, by function, and by result of the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Cache(threading.local):
 
 
 class CompileEvents:
-    """Listens until `close()`."""
+    """Listens to JAX's events until `close()`."""
 
     def __init__(self, values: Values, steps: Steps, last: deque[str]) -> None:
         from jax import monitoring
@@ -35,8 +35,8 @@ class CompileEvents:
             for result in ("hit", "miss")
         }
         self._cache = _Cache()
-        self._last = last  # names of what was compiled
-        # JAX calls them without a net: an error of theirs would be the program's.
+        self._last = last  # names of compiled functions
+        # JAX does not catch exceptions of listeners: they would reach the program.
         self._listeners = {
             "event_duration": guarded(self._ended),
             "event": guarded(self._happened),
@@ -49,7 +49,7 @@ class CompileEvents:
 
         for kind, listener in self._listeners.items():
             listening = getattr(monitoring, f"get_{kind}_listeners", list)
-            if listener in listening():  # the program may have taken all of them away
+            if listener in listening():  # the program may have removed all
                 getattr(monitoring, f"unregister_{kind}_listener")(listener)
 
     def _ended(self, event: str, seconds: float, **about: Any) -> None:
@@ -74,13 +74,13 @@ class CompileEvents:
     def _happened(self, event: str, **_: Any) -> None:
         what = None if self._steps.here().is_ours else CACHE.get(event)
         if what == "requested":
-            # Also reported where there is no cache, which could not have had anything.
+            # Also reported without a cache, where it is not a lookup.
             self._cache.asked = _has_cache()
         elif what == "hit":
             self._cache.hit = True
 
     def _cache_result(self) -> str | None:
-        """What the cache did for the compile that ends now. JAX has no event for a miss."""
+        """The cache's result for the compile that ends now. JAX has no event for a miss."""
         cache = self._cache
         result = ("hit" if cache.hit else "miss") if cache.asked or cache.hit else None
         cache.asked = cache.hit = False
