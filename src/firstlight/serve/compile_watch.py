@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.compiles import listen
 
 
 class CompileWatch:
@@ -25,16 +26,12 @@ class CompileWatch:
             "written": values.counter(metrics.COMPILE_CACHE_REQUESTS, "miss"),
         }
         self._here = threading.local()
-        self._listens = False
+        self._stop: Callable[[], None] | None = None
         # A server of frozen functions may never import JAX.
         when_imported("jax", self._listen)
 
     def _listen(self) -> None:
-        import jax
-
-        jax.monitoring.register_event_duration_secs_listener(self._ended)
-        jax.monitoring.register_event_listener(self._happened)
-        self._listens = True
+        self._stop = listen(self._ended, self._happened)
 
     @property
     def cache_hits(self) -> int:
@@ -52,12 +49,8 @@ class CompileWatch:
             self._here.preparing = before
 
     def close(self) -> None:
-        if not self._listens:
-            return
-        from jax._src import monitoring
-
-        monitoring.unregister_event_duration_listener(self._ended)
-        monitoring.unregister_event_listener(self._happened)
+        if self._stop is not None:
+            self._stop()
 
     def _ended(self, event: str, seconds: float, **_: object) -> None:
         stage = STAGES.get(event)

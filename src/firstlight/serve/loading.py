@@ -311,7 +311,7 @@ def _available_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _described(error: Exception, max_lines: int = 6) -> str:
+def _described(error: Exception) -> str:
     """The type of an error, its line in the user's code, and the beginning of its message."""
     ours = str(Path(__file__).parents[1])
     places = [
@@ -320,6 +320,6 @@ def _described(error: Exception, max_lines: int = 6) -> str:
         if not frame.filename.startswith((ours, "<")) and "site-packages" not in frame.filename
     ]
     # JAX adds pages of advice that name our own function.
-    lines = str(error).strip().splitlines()[: 1 if places else max_lines]
+    lines = str(error).strip().splitlines()[: 1 if places else 6]
     place = f" ({places[-1]})" if places else ""
     return f"{type(error).__name__}{place}: " + "\n".join(lines)

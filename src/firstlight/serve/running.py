@@ -25,13 +25,7 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
-from firstlight.serve.http_server import (
-    AddressError,
-    Limits,
-    Server,
-    address,
-    keep_freed_memory,
-)
+from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.readers import Readers

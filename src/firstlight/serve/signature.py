@@ -134,19 +134,18 @@ def _outputs(
     first = leaves(smallest)
     if not first:
         raise DeclarationError("the function returns no array.")
-    shapes: list[list[int | str]] = [list(leaf.shape) for leaf in first]
-    for name, shape in zip(names, shapes, strict=True):
-        if shape[:1] != [rows]:
-            raise DeclarationError(
-                f"output {name!r} has shape {tuple(shape)} for {rows} rows of input. Its "
-                "leading axis has to be the rows."
-            )
     for name, leaf in zip(names, first, strict=True):
+        if leaf.shape[:1] != (rows,):
+            raise DeclarationError(
+                f"output {name!r} has shape {leaf.shape} for {rows} rows of input. Its leading "
+                "axis has to be the rows."
+            )
         if leaf.dtype.name not in DATATYPES:
             raise DeclarationError(
                 f"output {name!r} is {leaf.dtype.name}, which the protocol has no type for. "
                 "Return its parts, such as x.real and x.imag."
             )
+    shapes: list[list[int | str]] = [list(leaf.shape) for leaf in first]
     for position, (axis, sizes) in enumerate(signature.axes.items()):
         other = sizes[1] if len(sizes) > 1 else 2 * sizes[0]
         changed = (*smallest[:position], other, *smallest[position + 1 :])

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,15 +130,11 @@ class Traces:
         self._send()
 
     def _send(self) -> None:
-        notes = [self._notes.popleft() for _ in range(len(self._notes))]
-        if not notes:
-            return
-        self._to.send(encoded(notes, self._share).SerializeToString())
+        if notes := [self._notes.popleft() for _ in range(len(self._notes))]:
+            self._to.send(encoded(notes, self._share).SerializeToString())
 
 
-def encoded(
-    notes: Iterable[Note], share: float = 1.0, bits: Callable[[int], int] = random.getrandbits
-) -> Any:
+def encoded(notes: Iterable[Note], share: float) -> Any:
     """The spans of these requests as an OTLP message."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -151,9 +147,9 @@ def encoded(
     offset = time.time_ns() - time.perf_counter_ns()
     for note in notes:
         parent = _parent(note.context[0])
-        sampled = parent[2] if parent else bits(53) < share * 2**53
+        sampled = parent[2] if parent else random.random() < share
         if sampled:
-            _put_request(scope.spans, note, parent, offset, bits)
+            _put_request(scope.spans, note, parent, offset)
     return message
 
 
@@ -168,15 +164,15 @@ def _parent(header: bytes | None) -> tuple[bytes, bytes, bool] | None:
     return trace, span, bool(int(found[3], 16) & 1)
 
 
-def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) -> None:
-    trace = parent[0] if parent else (bits(128) or 1).to_bytes(16, "big")
+def _put_request(spans: Any, note: Note, parent: Any, offset: int) -> None:
+    trace = parent[0] if parent else _random_id(16)
 
     def add(name: str, kind: int, start: float, end: float, within: bytes) -> Any:
         return spans.add(
             name=name,
             kind=kind,
             trace_id=trace,
-            span_id=(bits(64) or 1).to_bytes(8, "big"),
+            span_id=_random_id(8),
             parent_span_id=within,
             start_time_unix_nano=int(start * 1e9) + offset,
             end_time_unix_nano=int(end * 1e9) + offset,
@@ -205,6 +201,11 @@ def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) ->
         for span in (request, execute):
             event = span.events.add(name="compile", time_unix_nano=int(end * 1e9) + offset)
             _attributes(event, {"compiles": note.compiles})
+
+
+def _random_id(length: int) -> bytes:
+    """Random bytes, which must not all be zero."""
+    return (random.getrandbits(8 * length) or 1).to_bytes(length, "big")
 
 
 def _attributes(thing: Any, values: dict[str, object]) -> None:

@@ -8,11 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from firstlight.telemetry.requested_checks import (
-        check_gradient,
-        watch_gradient,
-        watch_outputs,
-    )
+    from firstlight.telemetry.requested_checks import check_gradient, watch_gradient, watch_outputs
     from firstlight.telemetry.starting import start, step, stop
 
 __all__ = ["check_gradient", "start", "step", "stop", "watch_gradient", "watch_outputs"]

@@ -41,9 +41,11 @@ def check_gradient(
         budget_seconds: No evaluation is started that would exceed it, judging by the previous one.
         seed: Seed of the random direction.
     """
+    import jax
+
     check = Comparison(function, x, rest, budget_seconds, seed, _steps())
     check.evaluate()
-    check.compare(lambda: (gradient or _jax_gradient(function))(x, *rest))
+    check.compare(lambda: (gradient or jax.grad(function))(x, *rest))
     return _counted(check.result, function, budget_seconds)
 
 
@@ -131,13 +133,6 @@ def _counted(
     if watch is not None:
         watch.note_gradient(result)
     return result
-
-
-def _jax_gradient(function: Callable[..., object]) -> Callable[..., object]:
-    import jax
-
-    made: Callable[..., object] = jax.grad(function)
-    return made
 
 
 def _digest(tree: object) -> bytes:

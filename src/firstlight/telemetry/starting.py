@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from time import monotonic
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from firstlight.telemetry.collectors import Destination, Signal
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.process import ProcessWatch, Settings
-from firstlight.telemetry.watch.steps import Steps
 from firstlight.token_file import read_token
 
 _P = ParamSpec("_P")
@@ -98,14 +96,14 @@ class step:  # noqa: N801 (used as a function)
 
     def __enter__(self) -> step:
         if _current is not None:
-            _enter(_current.steps, self._name)
+            _current.steps.enter(self._name)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if _current is not None:
-            _exit(_current.steps, self._name, error)
+            _current.steps.exit(self._name, error)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         @wraps(function)
@@ -114,30 +112,3 @@ class step:  # noqa: N801 (used as a function)
                 return function(*arguments, **named)
 
         return stepping
-
-
-def _enter(steps: Steps, name: str) -> None:
-    here = steps.here()
-    if not here.steps and not here.calling:
-        function = steps.functions.of_steps(name)
-        if here.of is not function:
-            steps.forget(here)
-        steps.begun(here, function, monotonic())
-    here.steps += 1
-
-
-def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
-    here = steps.here()
-    if not here.steps:  # entered before the watch started
-        return
-    here.steps -= 1
-    if here.steps or here.calling:
-        return
-    function = steps.functions.of_steps(name)
-    if error is None:
-        function.ok.add()
-        steps.block_ended(here)
-    else:
-        if isinstance(error, Exception):
-            function.errors.add()
-        steps.forget(here)

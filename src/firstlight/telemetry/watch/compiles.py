@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from firstlight.telemetry import metrics
@@ -13,7 +14,21 @@ from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
 
-_LISTENERS = {"event_duration": "event_duration_secs", "event": "event"}
+
+def listen(on_duration: Callable[..., None], on_event: Callable[..., None]) -> Callable[[], None]:
+    """Listen to JAX's durations and events; returns the function that stops it."""
+    from jax import monitoring
+    from jax._src import monitoring as internal
+
+    monitoring.register_event_duration_secs_listener(on_duration)
+    monitoring.register_event_listener(on_event)
+
+    def stop() -> None:
+        for kind, listener in (("event_duration", on_duration), ("event", on_event)):
+            if listener in getattr(internal, f"get_{kind}_listeners", list)():  # not removed by others
+                getattr(internal, f"unregister_{kind}_listener")(listener)
+
+    return stop
 
 
 class _Cache(threading.local):
@@ -26,8 +41,6 @@ class CompileEvents:
     """Listens to JAX's events until `close()`."""
 
     def __init__(self, values: Values, steps: Steps, last: deque[str]) -> None:
-        from jax import monitoring
-
         self._steps = steps
         self._stages = {s: values.histogram(metrics.COMPILE_DURATION, s) for s in STAGES.values()}
         self._results = {
@@ -37,20 +50,7 @@ class CompileEvents:
         self._cache = _Cache()
         self._last = last  # names of compiled functions
         # JAX does not catch exceptions of listeners: they would reach the program.
-        self._listeners = {
-            "event_duration": guarded(self._ended),
-            "event": guarded(self._happened),
-        }
-        for kind, listener in self._listeners.items():
-            getattr(monitoring, f"register_{_LISTENERS[kind]}_listener")(listener)
-
-    def close(self) -> None:
-        from jax._src import monitoring
-
-        for kind, listener in self._listeners.items():
-            listening = getattr(monitoring, f"get_{kind}_listeners", list)
-            if listener in listening():  # the program may have removed all
-                getattr(monitoring, f"unregister_{kind}_listener")(listener)
+        self.close = listen(guarded(self._ended), guarded(self._happened))
 
     def _ended(self, event: str, seconds: float, **about: Any) -> None:
         stage = STAGES.get(event)

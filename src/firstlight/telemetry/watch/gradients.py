@@ -43,7 +43,7 @@ class Gradients:
     def __init__(self, steps: Steps, note: Note, budget_seconds: float) -> None:
         import jax
 
-        self.steps, self._note, self._jit = steps, note, jax.jit
+        self.steps, self._note, self.jit = steps, note, jax.jit
         self.allowance = Allowance(budget_seconds)
         self.taken: deque[TracedGradient] = deque(maxlen=_MAX_TAKEN)
         self.program_being_made = program_finder()
@@ -62,13 +62,7 @@ class Gradients:
 
     def checks_of(self, function: Any) -> ProgramChecks:
         """Checks of a function jitted by JAX."""
-        return ProgramChecks(
-            function, self.taken, self.allowance, self.steps, self._note, self._jit
-        )
-
-    def checks_of_traced(self, function: Callable[..., Any]) -> ProgramChecks:
-        """Checks of a function that is not jitted, of arrays and a `_Fixed`."""
-        return self.checks_of(self._jit(function, static_argnums=1))
+        return ProgramChecks(function, self.taken, self.allowance, self.steps, self._note, self.jit)
 
     def add(self, taken: TracedGradient) -> None:
         self.taken.append(taken)
@@ -224,7 +218,8 @@ class GradientFunction:
             known = self.__dict__.setdefault(_CHECKS, _Checks())
         key = (asked.argnums, asked.has_aux, asked.has_value)
         if key not in known:
-            known[key] = self._gradients.checks_of_traced(self._once_more)
+            gradients = self._gradients
+            known[key] = gradients.checks_of(gradients.jit(self._once_more, static_argnums=1))
         found: ProgramChecks = known[key]
         return found
 

@@ -69,7 +69,11 @@ class ProcessWatch:
         self._compiles: CompileEvents | None = None
         self._last_compiled: deque[str] = deque(maxlen=10)
         self.profiles = Profiles(settings.profile_folder, self._last_compiled)
-        self._pushes = _pushes_of(settings, self)
+        self._pushes: list[Callable[[], None]] = []
+        if settings.push_url is not None:
+            self._pushes.append(PushGateway(settings.push_url, self.text).push)
+        if settings.collector is not None:
+            self._pushes.append(Collector(settings.collector, self.samples).push)
         self._is_runtime_known = False
         DeployWindows(self.values).open()  # a new process compiles
         self._gradient_error = 0.0
@@ -77,7 +81,6 @@ class ProcessWatch:
         self._looking = threading.Lock()
         self._stop = threading.Event()
         self._handler: Callable[..., None] | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         when_imported("jax", guarded(self._watch_jax))
@@ -168,8 +171,7 @@ class ProcessWatch:
                 )
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="firstlight watch", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="firstlight watch", daemon=True).start()
 
     def _run(self) -> None:
         pause = self.settings.interval_seconds
@@ -198,12 +200,9 @@ class ProcessWatch:
             guarded(push)()
 
     def _exit(self) -> None:
+        """Send what is left, and wait for sampling: a thread within JAX would crash at exit."""
         if not self._stop.is_set():
             self._push()
-        self._stop_looking()
-
-    def _stop_looking(self) -> None:
-        """Wait for sampling in progress: a thread within JAX at the end of Python would crash."""
         self._stop.set()
         self.profiles.close()
         if self._looking.acquire(timeout=_MAX_WAIT_SECONDS):
@@ -225,15 +224,6 @@ class ProcessWatch:
             self._serve()
         if self.server is not None or self._pushes:
             self._start_thread()
-
-
-def _pushes_of(settings: Settings, watch: ProcessWatch) -> list[Callable[[], None]]:
-    pushes: list[Callable[[], None]] = []
-    if settings.push_url is not None:
-        pushes.append(PushGateway(settings.push_url, watch.text).push)
-    if settings.collector is not None:
-        pushes.append(Collector(settings.collector, watch.samples).push)
-    return pushes
 
 
 def _no_port(address: Address, error: OSError) -> str:

@@ -118,8 +118,31 @@ class Steps:
         elif result is array or result.is_ready():
             self._ended(here)
 
-    def block_ended(self, here: ThreadState) -> None:
-        """End the step of an outermost `step()`, if its results are ready."""
+    def enter(self, name: str) -> None:
+        """A block of `step(name)` begins."""
+        here = self.here()
+        if not here.steps and not here.calling:
+            function = self.functions.of_steps(name)
+            if here.of is not function:
+                self.forget(here)
+            self.begun(here, function, monotonic())
+        here.steps += 1
+
+    def exit(self, name: str, error: BaseException | None) -> None:
+        """A block of `step(name)` ends; if its results are ready, the step ends as well."""
+        here = self.here()
+        if not here.steps:  # entered before the watch started
+            return
+        here.steps -= 1
+        if here.steps or here.calling:
+            return
+        function = self.functions.of_steps(name)
+        if error is not None:
+            if isinstance(error, Exception):
+                function.errors.add()
+            self.forget(here)
+            return
+        function.ok.add()
         result = here.result() if type(here.result) is ref else here.result
         if result is None or result.is_deleted() or result.is_ready():
             self._ended(here)
