@@ -43,10 +43,14 @@ def expected(x: Any) -> Any:
     return np.tanh(x.astype(np.float64) @ WEIGHTS.astype(np.float64))
 
 
+def without_proof(frozen: Any, proofs: Any) -> Any:
+    """In place of the fresh process that tries a file: here servers do."""
+    return frozen
+
+
 @pytest.fixture
 def freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Freezes without the fresh process that tries the file."""
-    monkeypatch.setattr(freezing, "prove", lambda frozen, proofs: frozen)
+    monkeypatch.setattr(freezing, "prove", without_proof)
 
     def made(*arguments: Any, **options: Any) -> Path:
         return warmstart.freeze(*arguments, path=tmp_path / "f.frozen", **options)
@@ -64,7 +68,9 @@ def collector() -> Iterator[Collector]:
 def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Running]:
     """A server in whose folder `import jax` is an error."""
     folder = tmp_path_factory.mktemp("frozen")
-    warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(freezing, "prove", without_proof)
+        warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
     (folder / "jax.py").write_text("raise ImportError('a frozen function needs no JAX')")
     running = Running(folder, "scores.frozen", "--grpc-port", "0", "--otlp", collector.url)
     running.grpc_address = running.until("grpc://").split("grpc://")[1].strip()
@@ -136,6 +142,15 @@ def test_a_function_frozen_for_another_jaxlib_is_refused_with_exit_code_2(server
     assert done.returncode == 2
     assert "jaxlib is" in done.stderr and "was 0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_second_server_on_the_same_port_says_so_and_exits_with_2(server: Running) -> None:
+    port = server.address.rpartition(":")[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "firstlight", "serve", "scores.frozen", "--port", port],
+        cwd=server.folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Choose another --port" in done.stderr
 
 
 def test_arguments_without_rows_are_parameters_and_results_are_numbered(

@@ -25,7 +25,9 @@ def listen(on_duration: Callable[..., None], on_event: Callable[..., None]) -> C
 
     def stop() -> None:
         for kind, listener in (("event_duration", on_duration), ("event", on_event)):
-            if listener in getattr(internal, f"get_{kind}_listeners", list)():  # not removed by others
+            if (
+                listener in getattr(internal, f"get_{kind}_listeners", list)()
+            ):  # not removed by others
                 getattr(internal, f"unregister_{kind}_listener")(listener)
 
     return stop
