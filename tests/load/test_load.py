@@ -73,14 +73,14 @@ def asked(server: Server, loop: Loop) -> Seen:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
-def test_this_machine_may_be_asked(host: str) -> None:
+def test_this_machine_is_allowed(host: str) -> None:
     assert target_of(f"http://{host}:8000/p", body=b"{}").path == "/p"
 
 
 @pytest.mark.parametrize(
     "host", ["10.0.0.1", "example.org", "[2001:db8::1]", "127.0.0.1.example.org", "0.0.0.0"]
 )
-def test_another_machine_is_asked_only_if_it_is_named(host: str) -> None:
+def test_another_machine_must_be_named(host: str) -> None:
     with pytest.raises(TargetError, match="--allow-host"):
         target_of(f"http://{host}/p", body=b"{}")
     with pytest.raises(TargetError, match="--allow-host"):
@@ -90,18 +90,18 @@ def test_another_machine_is_asked_only_if_it_is_named(host: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1/", "ftp://127.0.0.1/", "http://", "http:///x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(TargetError, match="give a URL"):
         target_of(url, body=b"{}")
 
 
-def test_a_closed_loop_sends_no_more_than_it_may() -> None:
+def test_a_closed_loop_stops_at_its_limit_of_requests() -> None:
     server = Server(fine)
     seen = asked(server, Loop(connections=4, seconds=60, max_requests=100))
     assert server.requests == 100 and seen.statuses == {200: 100} and len(seen.latencies) == 100
 
 
-def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
+def test_an_open_loop_counts_latency_from_the_scheduled_time() -> None:
     """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: those
     that were due meanwhile waited too, though they could not be sent."""
 
@@ -135,7 +135,7 @@ def test_a_connection_that_is_lost_is_counted_and_replaced() -> None:
     assert seen.statuses == {200: 7, BROKEN: 1}
 
 
-def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> None:
+def test_a_connection_closed_by_the_server_after_its_answer_is_replaced() -> None:
     async def once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         writer.write(answer(200))
         return False
@@ -147,7 +147,7 @@ def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> Non
     assert seen.statuses.total() == 30 and seen.unsent == 0
 
 
-def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
+def test_a_connection_replaced_after_the_last_answer_is_closed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connect = asyncio.BaseEventLoop.create_connection
@@ -177,7 +177,7 @@ def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
     asyncio.run(body())
 
 
-def test_answers_in_chunks_and_what_is_no_answer() -> None:
+def test_chunked_answers_are_counted_and_invalid_ones_are_broken() -> None:
     async def in_pieces(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         if number == 2:
             writer.write(b"this is no HTTP\r\n\r\n")
@@ -193,7 +193,7 @@ def test_answers_in_chunks_and_what_is_no_answer() -> None:
     assert seen.statuses == {200: 5, BROKEN: 1}
 
 
-def test_quantiles_are_of_all_answers() -> None:
+def test_quantiles_are_those_of_all_answers() -> None:
     ordered = [float(i) for i in range(1, 1001)]
     assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     text = "\n".join(lines(Loop(1, 1.0), [Seen([1.0, 2.0], Counter({200: 2, 503: 1}), 0, 2.0)]))
@@ -221,7 +221,7 @@ def url() -> Iterator[str]:
     loop.close()
 
 
-def test_a_load_is_a_run_that_is_shown_published_and_verified(
+def test_a_load_is_recorded_as_a_run_that_can_be_shown_published_and_verified(
     url: str, tmp_path: Path, capsys: Any
 ) -> None:
     folder = tmp_path / "run"
@@ -243,6 +243,6 @@ def test_a_load_is_a_run_that_is_shown_published_and_verified(
     capsys.readouterr()
 
 
-def test_nobody_listening_is_said(tmp_path: Path, capsys: Any) -> None:
+def test_a_target_that_does_not_answer_is_an_error(tmp_path: Path, capsys: Any) -> None:
     assert main(["load", "http://127.0.0.1:9/models/m", "--out", str(tmp_path / "run")]) == 2
     assert "does not answer" in capsys.readouterr().err

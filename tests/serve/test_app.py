@@ -146,7 +146,7 @@ def test_an_input_with_a_default_may_be_left_out_and_others_may_not(client: Clie
     assert seen.status == 400 and b"'x' is missing" in seen.answered
 
 
-def test_plain_json_for_people(client: Client) -> None:
+def test_plain_json_is_answered_in_plain_json(client: Client) -> None:
     seen = client.ask("/models/pair", {"x": [[1, 2], [3, 4]], "n": [10, 100]})
     assert json.loads(seen.answered) == {"y": [[10, 20], [300, 400]]}
 
@@ -170,7 +170,7 @@ def test_plain_json_for_people(client: Client) -> None:
         (b"\xff\xfe", "400"),
     ],
 )
-def test_what_cannot_be_read_is_answered_400_with_the_place(
+def test_invalid_json_is_answered_400_with_the_location(
     client: Client, body: bytes, message: str
 ) -> None:
     seen = client.ask("/models/pair", body)
@@ -214,7 +214,7 @@ def test_a_wrong_length_of_the_json_part_is_answered_400(client: Client, length:
     assert client.ask("/v2/models/pair/infer", body, headers=headers).status == 400
 
 
-def test_other_methods_encodings_and_places(client: Client) -> None:
+def test_other_methods_encodings_and_paths_have_their_status(client: Client) -> None:
     assert client.ask("/v2/models/pair/infer", method="GET").status == 405
     assert client.ask("/metrics", method="POST").status == 405
     encoded = {b"content-encoding": b"gzip"}
@@ -236,7 +236,7 @@ def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client
     assert client.infer(X, parameters={"timeout": "soon"}).status == 400
 
 
-def test_where_no_request_would_be_taken_none_is_read(client: Client) -> None:
+def test_requests_are_refused_without_parsing_when_the_queue_is_full(client: Client) -> None:
     """The body is no JSON, which nobody finds out."""
     served = client.models.names["pair"].current
     (lane,) = served.lanes.values()
@@ -252,7 +252,7 @@ def test_where_no_request_would_be_taken_none_is_read(client: Client) -> None:
     lane.queued_rows = 0
 
 
-def test_health_metadata_and_configuration(client: Client) -> None:
+def test_health_metadata_and_configuration_are_answered(client: Client) -> None:
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 200
     about = json.loads(client.ask("/v2/models/pair", method="GET").answered)
@@ -264,7 +264,7 @@ def test_health_metadata_and_configuration(client: Client) -> None:
 
 
 @both
-def test_nothing_is_computed_before_ready(kind: type[Client]) -> None:
+def test_nothing_is_computed_before_the_server_is_ready(kind: type[Client]) -> None:
     client = kind(ready=False)
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 503
@@ -370,7 +370,7 @@ def test_every_objective_is_a_bound_of_the_latency_buckets() -> None:
     assert set(metrics.OBJECTIVES) <= set(metrics.REQUEST_DURATION.bounds)
 
 
-def test_a_rehearsal_asks_every_form_and_leaves_no_trace(capsys: Any) -> None:
+def test_a_rehearsal_uses_every_format_and_is_not_counted(capsys: Any) -> None:
     import asyncio as aio
 
     from firstlight.serve.rehearsal import rehearse

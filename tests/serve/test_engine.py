@@ -53,7 +53,7 @@ class Calls:
         return self.function(x)
 
 
-def test_requests_that_wait_share_a_batch_and_get_their_own_rows(values: Values) -> None:
+def test_queued_requests_share_a_batch_and_get_their_own_rows(values: Values) -> None:
     calls = Calls()
     jobs = [SeenJob([i, i + 0.5]) for i in range(3)]
     run(values, [(fake_loaded(calls, INLINE), jobs)])
@@ -91,7 +91,7 @@ def test_the_bucket_is_chosen_by_what_it_costs(values: Values) -> None:
     assert calls.rows == [4, 1]
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(values: Values) -> None:
+def test_a_full_queue_refuses_at_once_with_the_time_to_retry(values: Values) -> None:
     loaded = fake_loaded(lambda x: x, {1: 0.25}, max_queue_rows=3)
     jobs = [SeenJob([i]) for i in range(6)]
     refused = run(values, [(loaded, jobs)])
@@ -197,7 +197,7 @@ def test_two_models_get_equal_shares_of_the_device(
     assert 4 <= order[:last_fast].count("slow") <= 5
 
 
-def test_three_times_the_load_keeps_the_deadlines_of_what_is_taken_and_refuses_the_rest(
+def test_under_triple_load_accepted_requests_meet_their_deadlines_and_the_rest_is_refused(
     values: Values, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a clock of its own: batches of 4 take 4 ms; ten seconds with a request every 1/3 ms."""
@@ -300,7 +300,7 @@ def test_the_first_batch_is_cold_and_so_is_one_that_compiled(values: Values) -> 
     assert asyncio.run(body()) == [True, False, True, False]
 
 
-def test_a_retired_lane_computes_what_waits_and_is_then_forgotten(values: Values) -> None:
+def test_a_retired_lane_computes_its_queue_before_it_is_forgotten(values: Values) -> None:
     async def body() -> tuple[list[float], int]:
         engine = Engine(values)
         (lane,) = engine.add(fake_loaded(lambda x: x, INLINE)).values()

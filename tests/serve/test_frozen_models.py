@@ -106,7 +106,9 @@ def test_tritons_client_gets_the_same_over_grpc(server: Running) -> None:
     np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_the_trace_of_a_caller_goes_on_in_the_server(server: Running, collector: Collector) -> None:
+def test_the_trace_of_a_caller_continues_in_the_server(
+    server: Running, collector: Collector
+) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
     assert server.ask("POST", "/models/scores", {"x": [[0.0] * 16]}, headers)[0] == 200
@@ -176,7 +178,7 @@ def test_without_buckets_a_row_is_a_call(freeze: Callable[..., Path]) -> None:
     np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_served_says_what_to_do(freeze: Callable[..., Path]) -> None:
+def test_errors_of_frozen_models_say_what_to_do(freeze: Callable[..., Path]) -> None:
     path = freeze(weighted, {"w": WEIGHTS}, ROW, buckets=(2,), batched=(1,))
     with pytest.raises(serve.DeclarationError, match=r"parameters=\{'weights'"):
         serve.frozen(path)

@@ -46,7 +46,7 @@ async def answers(client: Client, count: int) -> Counter[int]:
     return seen
 
 
-def test_no_request_however_wrong_is_answered_5xx_or_kept() -> None:
+def test_no_invalid_request_is_answered_5xx_or_leaks_memory() -> None:
     client = Client()
     client.models.put(pair_model())
     asyncio.run(answers(client, 200))  # what is made once
@@ -60,7 +60,7 @@ def test_no_request_however_wrong_is_answered_5xx_or_kept() -> None:
     assert len(gc.get_objects()) - before < 200
 
 
-def test_what_the_openapi_page_forbids_is_answered_4xx_and_nothing_5xx() -> None:
+def test_requests_that_openapi_forbids_are_answered_4xx_and_none_5xx() -> None:
     """Requests that schemathesis makes of the page: such as fit it, and such as do not."""
     schemathesis = pytest.importorskip("schemathesis")
     client = Client()

@@ -175,7 +175,7 @@ def test_typed_contents_are_read_and_the_id_comes_back() -> None:
         ({"model_name": "broken"}, Code.INTERNAL, "the model failed on this request"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_has_its_status_and_no_insides(
+def test_errors_have_their_status_and_reveal_no_internals(
     fields: dict[str, Any], code: Code, text: str
 ) -> None:
     async def body() -> None:
@@ -188,7 +188,7 @@ def test_what_cannot_be_answered_has_its_status_and_no_insides(
     asyncio.run(body())
 
 
-def test_bytes_that_are_no_message_are_the_clients_error() -> None:
+def test_invalid_messages_are_the_clients_error() -> None:
     """A thousand damaged requests: none is an internal error, and the server goes on."""
     draw = random.Random(3)
 
@@ -210,7 +210,7 @@ def test_bytes_that_are_no_message_are_the_clients_error() -> None:
     asyncio.run(body())
 
 
-def test_only_the_token_opens_models_and_probes_need_none() -> None:
+def test_models_need_the_token_and_probes_do_not() -> None:
     async def body() -> None:
         async with serving(token=b"0123456789abcdef") as served:
             assert await served.client.is_server_live()
@@ -223,7 +223,7 @@ def test_only_the_token_opens_models_and_probes_need_none() -> None:
     asyncio.run(body())
 
 
-def test_larger_messages_than_allowed_are_refused() -> None:
+def test_messages_above_the_limit_are_refused() -> None:
     async def body() -> None:
         async with serving(limits=Limits(body_bytes=1000)) as served:
             code, _ = await refused(served.stub.ModelInfer(request(id="x" * 2000)))
@@ -249,7 +249,7 @@ class Gate:
         await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, 60)
 
 
-def test_rows_of_calls_that_have_ended_are_never_computed() -> None:
+def test_rows_of_ended_calls_are_never_computed() -> None:
     gate = Gate()
 
     async def body() -> None:
@@ -278,7 +278,7 @@ def test_rows_of_calls_that_have_ended_are_never_computed() -> None:
     asyncio.run(body())
 
 
-def test_a_full_queue_says_so_and_when_to_return() -> None:
+def test_a_full_queue_answers_with_the_time_to_retry() -> None:
     gate = Gate()
 
     async def body() -> None:
@@ -318,7 +318,7 @@ def test_a_call_that_has_arrived_is_answered_while_draining_and_new_ones_are_not
     asyncio.run(body())
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_without_the_extra_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from firstlight.cli import main

@@ -84,7 +84,7 @@ def test_significance_of_observed_and_of_given_data_is_pyhfs(
     assert found["converged"].all()
 
 
-def test_fit_and_cls_are_those_of_the_library(path: Path, oracle: Any) -> None:
+def test_fit_and_cls_are_pyhfs(path: Path, oracle: Any) -> None:
     """Without compiling: what is compiled is tested with significance."""
     from firstlight import histfactory as hf
     from firstlight.serve.histfactory_models import _cls, _fit
@@ -101,7 +101,7 @@ def test_fit_and_cls_are_those_of_the_library(path: Path, oracle: Any) -> None:
     np.testing.assert_allclose(cls["expected"], np.ravel(wanted[1]), rtol=2e-3)
 
 
-def test_the_command_has_fits_factorise_on_one_thread(
+def test_the_command_limits_factorisations_of_fits_to_one_thread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os

@@ -48,7 +48,7 @@ def test_a_model_is_declared_in_a_few_lines_and_is_still_a_function() -> None:
         ({"axes": {"n": range(1, 300)}}, "more than 256"),
     ],
 )
-def test_a_declaration_that_cannot_be_served_says_why(options: Any, message: str) -> None:
+def test_errors_of_declarations_name_the_reason(options: Any, message: str) -> None:
     with pytest.raises(serve.DeclarationError, match=message):
         serve.model(**{"inputs": {"x": ROW}, **options})(lambda x: x)
 
@@ -130,7 +130,7 @@ class Shelf:
         self.look, self.put = self.values.get, self.values.__setitem__
 
 
-def test_a_named_program_is_traced_again_where_anything_differs(
+def test_a_named_program_is_traced_again_if_anything_differs(
     watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.serve import kept_programs
@@ -171,7 +171,7 @@ def test_a_named_program_is_traced_again_where_anything_differs(
         assert traced and loaded.run(loaded.buckets[0], [x])[0].tolist() == [[2] * 3]
 
 
-def test_a_named_program_with_arrays_of_jax_in_it_is_served_though_it_cannot_be_kept(
+def test_a_named_program_with_jax_arrays_as_constants_is_served_without_being_stored(
     watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.serve import kept_programs
@@ -227,7 +227,7 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
         "axes",
     ],
 )
-def test_a_model_that_cannot_be_served_says_why(
+def test_errors_of_models_name_the_reason(
     watch: CompileWatch, function: Any, options: Any, message: str
 ) -> None:
     with pytest.raises(LoadError, match=message):

@@ -57,7 +57,7 @@ def with_reader(claim: Callable[[ReaderInMemory, Models], Awaitable[None]]) -> N
     asyncio.run(run())
 
 
-def test_a_request_that_was_read_for_a_version_that_is_gone_is_read_again() -> None:
+def test_a_request_parsed_for_a_retired_version_is_parsed_again() -> None:
     async def claim(pair: ReaderInMemory, models: Models) -> None:
         models.put(fake_loaded(lambda x: 3 * x, {1: 1e-5}, version="2"))
         # The reader hears of it after it has sent rows for the old one.
@@ -106,7 +106,7 @@ def test_a_reader_that_ends_leaves_no_rows_to_compute() -> None:
     with_reader(claim)
 
 
-def test_a_rehearsal_reads_and_writes_every_form_without_a_word(capsys: Any) -> None:
+def test_a_rehearsal_of_a_reader_prints_nothing_and_is_not_counted(capsys: Any) -> None:
     async def claim(pair: ReaderInMemory, models: Models) -> None:
         setup = ReaderSetup(b"token", pair.readers.described())
         rehearse_reading(setup)

@@ -295,7 +295,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: An
         ("", "b.py", "no such file"),
     ],
 )
-def test_a_file_without_a_model_says_why(
+def test_errors_of_files_name_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, target: str, message: str
 ) -> None:
     from firstlight.serve.targets import TargetError, models_in

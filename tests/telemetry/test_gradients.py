@@ -34,7 +34,7 @@ halved.defvjp(lambda x: (halved(x), x), lambda x, g: (g * x,))  # the two is for
 
 
 @pytest.mark.parametrize("is_jitted", [True, False])
-def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
+def test_a_correct_gradient_passes_and_the_program_gets_its_results(
     is_jitted: bool, checks: Checks
 ) -> None:
     gradient, both = jax.grad(energy), jax.value_and_grad(energy)
@@ -49,7 +49,7 @@ def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
 
 
 @pytest.mark.parametrize("is_jitted", [True, False])
-def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
+def test_a_wrong_rule_is_found_in_an_unchanged_program(
     is_jitted: bool, checks: Checks, capfd: pytest.CaptureFixture[str]
 ) -> None:
     gradient = jax.value_and_grad(halved)
@@ -62,7 +62,7 @@ def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
     assert capfd.readouterr().err.count("the gradient of halved disagrees") == 1
 
 
-def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Checks) -> None:
+def test_a_gradient_taken_again_at_every_step_keeps_its_checks(checks: Checks) -> None:
     def loss(x: Any) -> Any:
         return jnp.sum(x**2)
 
@@ -72,7 +72,7 @@ def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Che
     assert checks() == {"ok": 3} and found._turn == 3  # another direction each time
 
 
-def test_what_a_check_traces_and_compiles_is_not_counted(
+def test_compiles_of_a_check_are_not_counted(
     value: Scrape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def once_compiled(x: Any) -> Any:
@@ -93,7 +93,9 @@ def test_what_a_check_traces_and_compiles_is_not_counted(
     assert value("steps_total", function="once_compiled", result="ok") == 4
 
 
-def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks) -> None:
+def test_gradients_with_auxiliary_results_several_variables_and_other_arguments_are_checked(
+    checks: Checks,
+) -> None:
     def loss(weights: Any, bias: Any, batch: Any, kind: str, *, scale: float) -> Any:
         assert kind == "mean"
         error = jnp.mean((batch["x"] @ weights["w"] + bias) ** 2) * scale
@@ -111,7 +113,7 @@ def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks)
     assert checks() == {"ok": 3}
 
 
-def test_what_cannot_or_must_not_be_checked_is_left_alone_and_counted(
+def test_gradients_that_cannot_or_must_not_be_checked_are_counted(
     checks: Checks, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[float] = []
@@ -134,7 +136,7 @@ def test_what_cannot_or_must_not_be_checked_is_left_alone_and_counted(
     assert capfd.readouterr().err == ""
 
 
-def test_a_check_that_takes_longer_than_its_budget_is_one_warning(
+def test_a_check_over_its_budget_stops_with_one_warning_and_evaluates_nothing(
     every_call: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     watch = telemetry.start(gradient_seconds=1e-9, interval_seconds=3600)
@@ -155,7 +157,7 @@ def test_a_check_that_takes_longer_than_its_budget_is_one_warning(
     assert len(said) == 1 and "the gradient of slow was not checked" in said[0]
 
 
-def test_a_program_that_has_just_begun_is_not_held_up(
+def test_a_check_waits_until_it_costs_at_most_a_hundredth_of_the_time(
     watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([100.0, 150.0, 199.0])
@@ -167,7 +169,7 @@ def test_a_program_that_has_just_begun_is_not_held_up(
         assert checks.next_check == 100.0 + 2.0 * 100
 
 
-def test_gradients_and_their_functions_are_pickled_as_without_the_watch(checks: Checks) -> None:
+def test_gradients_and_their_functions_pickle_as_without_the_watch(checks: Checks) -> None:
     def loss(x: Any) -> Any:
         return jnp.sum(x**2)
 
@@ -188,5 +190,5 @@ def unwatched() -> Iterator[None]:
     telemetry.stop()
 
 
-def test_no_budget_is_no_checks_and_jax_is_left_as_it_was(unwatched: None) -> None:
+def test_without_a_budget_jaxs_gradients_are_not_replaced(unwatched: None) -> None:
     assert jax.grad is api.grad and jax.value_and_grad is api.value_and_grad

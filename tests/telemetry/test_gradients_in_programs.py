@@ -156,13 +156,13 @@ def trained(step: Any, times: int = 4) -> Any:
 
 
 @pytest.mark.parametrize("make", STEPS)
-def test_a_right_rule_within_a_step_is_found_right(make: Any, checks: Checks) -> None:
+def test_a_correct_rule_within_a_step_passes(make: Any, checks: Checks) -> None:
     trained(make(right), 3)
     assert set(checks()) == {"ok"}
 
 
 @pytest.mark.parametrize("make", STEPS)
-def test_a_wrong_rule_within_a_step_is_reported_when_it_was_seen_twice(
+def test_a_wrong_rule_within_a_step_is_reported_after_two_failed_checks(
     make: Any, checks: Checks
 ) -> None:
     trained(make(wrong), 6)
@@ -191,7 +191,7 @@ def test_a_step_is_the_same_program_and_gives_the_same_bits_under_watch(
     assert counts["firstlight_gradient_checks_total", frozenset({("result", "ok")})] >= 2
 
 
-def test_the_program_that_is_compiled_is_the_one_without_a_watch(watch: ProcessWatch) -> None:
+def test_the_compiled_program_is_the_same_as_without_the_watch(watch: ProcessWatch) -> None:
     def step(grad: Any, parameters: Any, batch: Batch) -> Any:
         return descent(parameters, grad(network)(parameters, batch, right))
 
@@ -236,7 +236,9 @@ def straight_through(square: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [of_a_softmax, with_a_constant_part, straight_through])
-def test_what_stop_gradient_holds_is_held_in_the_differences(make: Any, checks: Checks) -> None:
+def test_inputs_of_stop_gradient_are_held_constant_in_differences(
+    make: Any, checks: Checks
+) -> None:
     check_steps_of(make(right), 3)
     assert set(checks()) == {"ok"}
 
@@ -265,7 +267,7 @@ def rounded(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [clipped, rounded])
-def test_a_gradient_that_is_another_one_on_purpose_is_not_called_wrong(
+def test_an_intentionally_different_gradient_is_not_reported_wrong(
     loss: Any, checks: Checks
 ) -> None:
     check_steps_of(loss, 4)
@@ -281,7 +283,7 @@ def at_a_kink(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [in_half_precision, at_a_kink])
-def test_where_differences_cannot_tell_there_is_no_alarm(loss: Any, checks: Checks) -> None:
+def test_inconclusive_differences_raise_no_alarm(loss: Any, checks: Checks) -> None:
     for _ in range(2):
         check_steps_of(loss, 3)
     assert set(checks()) <= {"ok", "uncertain"} and checks()
@@ -300,7 +302,7 @@ def test_integers_are_not_moved_and_second_derivatives_are_checked(checks: Check
     assert checks() == {"ok": 6}
 
 
-def test_what_a_function_has_twice_is_not_moved(checks: Checks) -> None:
+def test_a_variable_that_the_function_also_holds_is_not_moved(checks: Checks) -> None:
     """In the step, a variable that is also constant for the gradient is one and the same."""
 
     class Model:
@@ -365,7 +367,7 @@ def test_a_branch_that_is_not_taken_is_not_checked(checks: Checks) -> None:
     assert checks() == {"ok": 1}
 
 
-def test_programs_of_several_processes_are_checked_where_one_has_all_that_is_needed(
+def test_programs_on_several_processes_are_checked_if_one_can_evaluate_them(
     checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("all",))
@@ -378,7 +380,7 @@ def test_programs_of_several_processes_are_checked_where_one_has_all_that_is_nee
 
 
 @pytest.mark.parametrize("make", [plain, donating])
-def test_more_than_may_be_moved_or_copied_is_over_budget(
+def test_arrays_too_large_to_move_or_copy_are_over_budget(
     make: Any, checks: Checks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gradient_checks, "_MAX_BYTES", 100)

@@ -102,7 +102,7 @@ def test_names_kinds_and_units_are_those_of_the_catalogue() -> None:
         assert found[name].unit == unit, name
 
 
-def test_a_collector_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_collector_causes_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, _):
         pass  # closed again: nobody listens there
     watch = telemetry.start(otlp=url, interval_seconds=3600)
@@ -145,7 +145,7 @@ def test_the_variables_of_opentelemetry_are_honoured(monkeypatch: pytest.MonkeyP
         ({"ENDPOINT": "c:4318"}, None, "http://HOST:4318"),
     ],
 )
-def test_what_the_variables_ask_for(
+def test_opentelemetrys_variables_select_the_collector(
     variables: dict[str, str],
     url: str | None,
     warning: str,
@@ -170,7 +170,7 @@ def test_without_the_extra_nothing_is_sent_and_that_is_said_once(
     assert not received and len(said) == 1 and "firstlight[opentelemetry]" in said[0]
 
 
-def test_a_metric_that_is_not_in_the_catalogue_is_not_sent(
+def test_a_metric_missing_from_the_catalogue_is_not_sent(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     values = Values()

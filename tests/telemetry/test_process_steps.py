@@ -49,7 +49,7 @@ class Result:
         return False
 
 
-def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape) -> None:
+def test_time_to_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape) -> None:
     steps, result = watch.steps, Result()
     function = steps.functions.of_steps("f")
     with telemetry.step("f"):
@@ -62,7 +62,7 @@ def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape)
     assert value("step_duration_seconds_count", function="f", phase="warm") == 1
 
 
-def test_a_call_that_returns_early_is_timed_to_its_result(watch: ProcessWatch) -> None:
+def test_a_call_is_timed_until_its_result_is_ready(watch: ProcessWatch) -> None:
     @jax.jit
     def long(x: Any) -> Any:
         for _ in range(20):
@@ -124,7 +124,7 @@ def test_errors_are_counted_and_their_traceback_is_the_programs(value: Scrape) -
     assert value("steps_total", function="picky", result="ok") == 0
 
 
-def test_functions_within_a_function_are_part_of_its_call(value: Scrape) -> None:
+def test_calls_within_a_jitted_function_are_not_counted_separately(value: Scrape) -> None:
     @jax.jit
     def inner(x: Any) -> Any:
         return x + 1
@@ -188,7 +188,7 @@ def test_functions_beyond_the_limit_are_counted_together(watch: ProcessWatch) ->
     assert len(calls) == 7 and calls["other"] == 3 and sum(calls.values()) == 9
 
 
-def test_a_watched_function_is_used_as_any_other(watch: ProcessWatch) -> None:
+def test_a_watched_function_behaves_like_any_jitted_function(watch: ProcessWatch) -> None:
     class Model:
         @partial(jax.jit, static_argnums=0)
         def scaled(self, x: Any) -> Any:
@@ -213,7 +213,7 @@ def test_a_watched_function_is_used_as_any_other(watch: ProcessWatch) -> None:
     assert raised._cache_size() == 0
 
 
-def test_after_the_watch_jax_is_as_it_was(watch: ProcessWatch) -> None:
+def test_stopping_the_watch_restores_jax(watch: ProcessWatch) -> None:
     from jax._src import monitoring
     from jax._src.array import ArrayImpl
 

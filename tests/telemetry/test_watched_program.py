@@ -143,7 +143,7 @@ def test_an_installation_without_the_hook_gets_a_warning(
     assert "nothing is watched: no-such-file.pth" in capsys.readouterr().err
 
 
-def test_a_process_that_does_not_import_jax_loads_nothing_and_takes_no_port() -> None:
+def test_a_process_without_jax_loads_nothing_and_opens_no_port() -> None:
     code = "import sys; print([m for m in sys.modules if m.startswith('firstlight')])"
     done = subprocess.run(
         [sys.executable, "-c", f"import firstlight.telemetry.startup; {code}"],
