@@ -206,7 +206,7 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
     ("function", "options", "message"),
     [
         (lambda x: x - x.mean(axis=0), {}, "changes with the other rows"),
-        (lambda x: x.sum(), {}, "leading axis has to be the rows"),
+        (lambda x: x.sum(), {}, "leading axis must be the rows"),
         (lambda x: x @ np.ones((4, 4)), {}, "cannot be compiled"),
         (lambda x: 1 / 0, {}, r"ZeroDivisionError \(test_loading.py, line \d+\): division by zero"),
         (lambda x: x if x.sum() > 0 else -x, {}, r"BoolConversionError \(test_loading.py, line"),

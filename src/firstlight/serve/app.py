@@ -383,5 +383,5 @@ class App:
 
 def _whole(text: bytes) -> int:
     if not text.isdigit() or len(text) > 12:
-        raise InvalidRequestError("Inference-Header-Content-Length has to be a whole number.")
+        raise InvalidRequestError("Inference-Header-Content-Length must be a whole number.")
     return int(text)

@@ -14,7 +14,7 @@ from firstlight.telemetry.watch.compiles import listen
 
 
 class CompileWatch:
-    """Counts compiles; those outside `preparing()` happened during requests."""
+    """Counts compiles; those outside `preparing()` count as compiles during requests."""
 
     def __init__(self, values: Values) -> None:
         self.request_path = values.counter(metrics.REQUEST_PATH_COMPILES)
@@ -40,7 +40,7 @@ class CompileWatch:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Compiles of this thread are intended."""
+        """Compiles of this thread within the block are intended."""
         before = getattr(self._here, "preparing", False)
         self._here.preparing = True
         try:

@@ -173,11 +173,11 @@ def _require_names(given: Model) -> None:
     for what, text in (("name", given.name), ("version", given.version)):
         if not isinstance(text, str) or not _NAME.fullmatch(text):
             raise DeclarationError(
-                f"the {what} {text!r} has to be 1 to 64 letters, digits, '.', '_' or '-': it "
+                f"the {what} {text!r} must be 1 to 64 letters, digits, '.', '_' or '-': it "
                 "becomes part of a URL."
             )
     if not isinstance(given.inputs, Mapping) or not given.inputs:
-        raise DeclarationError("inputs has to be a mapping of names to serve.Input.")
+        raise DeclarationError("inputs must be a mapping of names to serve.Input.")
 
 
 def _require_sizes(given: Model) -> None:
@@ -191,11 +191,11 @@ def _require_sizes(given: Model) -> None:
             f"{MAX_EXECUTABLES}. Use fewer buckets."
         )
     if given.canary_share is not None and not 0 <= given.canary_share <= 1:
-        raise DeclarationError("canary_share has to be between 0 and 1.")
+        raise DeclarationError("canary_share must be between 0 and 1.")
     if given.compute_dtype not in (None, "bfloat16", "float16", "float32"):
-        raise DeclarationError("compute_dtype has to be bfloat16, float16 or float32.")
+        raise DeclarationError("compute_dtype must be bfloat16, float16 or float32.")
     if given.deadline_seconds <= 0:
-        raise DeclarationError("deadline_seconds has to be positive.")
+        raise DeclarationError("deadline_seconds must be positive.")
 
 
 def _require_increasing(what: str, sizes: Sequence[int]) -> None:

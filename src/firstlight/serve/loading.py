@@ -47,7 +47,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A version of a model, compiled and tried; `lanes` has the buckets for each axis sizes."""
+    """A version of a model, compiled and tried; `lanes` has buckets by sizes of variable axes."""
 
     model: Model
     signature: Signature

@@ -138,7 +138,7 @@ def _outputs(
         if leaf.shape[:1] != (rows,):
             raise DeclarationError(
                 f"output {name!r} has shape {leaf.shape} for {rows} rows of input. Its leading "
-                "axis has to be the rows."
+                "axis must be the rows."
             )
         if leaf.dtype.name not in DATATYPES:
             raise DeclarationError(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from firstlight.errors import FirstlightError
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Batch, Reason
-from firstlight.telemetry.collectors import Destination, Signal, resource
+from firstlight.telemetry.collectors import Destination, Signal, add_resource
 
 #: Notes waiting to be sent; beyond that the oldest are dropped.
 _MAX_WAITING = 16_384
@@ -140,8 +140,7 @@ def encoded(notes: Iterable[Note], share: float) -> Any:
 
     message = ExportTraceServiceRequest()
     of_process = message.resource_spans.add()
-    for name, text in resource({"service.name": "firstlight"}).items():
-        of_process.resource.attributes.add(key=name).value.string_value = text
+    add_resource(of_process, {"service.name": "firstlight"})
     scope = of_process.scope_spans.add()
     scope.scope.name = "firstlight.serve"
     offset = time.time_ns() - time.perf_counter_ns()

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request
 
@@ -100,12 +101,13 @@ class Destination:
         return send(request, "collector", trusted)
 
 
-def resource(own: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of this process; OpenTelemetry's variables override `own`."""
-    said = pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+def add_resource(spans_or_metrics: Any, own: Mapping[str, str]) -> None:
+    """Add the attributes of this process to a message; OpenTelemetry's variables override `own`."""
+    given = pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if name := os.environ.get("OTEL_SERVICE_NAME"):
-        said["service.name"] = name
-    return {**own, **said}
+        given["service.name"] = name
+    for name, text in {**own, **given}.items():
+        spans_or_metrics.resource.attributes.add(key=name).value.string_value = text
 
 
 def pairs(text: str) -> dict[str, str]:

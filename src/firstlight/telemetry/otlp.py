@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from firstlight.telemetry.collectors import Destination, Signal, resource
+from firstlight.telemetry.collectors import Destination, Signal, add_resource
 from firstlight.telemetry.metrics import CATALOGUE, Kind, Metric
 from firstlight.telemetry.process_values import identity, process_samples, started
 from firstlight.telemetry.values import Histogram, Sample, Values
@@ -57,8 +57,9 @@ def encoded(samples: Iterable[Sample], now: float) -> ExportMetricsServiceReques
 
     message = ExportMetricsServiceRequest()
     of_process = message.resource_metrics.add()
-    for name, text in resource(_process_attributes()).items():
-        of_process.resource.attributes.add(key=name).value.string_value = text
+    program, instance = identity()
+    own = {"service.name": program, "service.instance.id": instance}
+    add_resource(of_process, {**own, "host.name": socket.gethostname()})
     scope = of_process.scope_metrics.add()
     scope.scope.name = "firstlight"
     times = {"time_unix_nano": int(now * 1e9), "start_time_unix_nano": int(started() * 1e9)}
@@ -120,15 +121,6 @@ def _put(point: Any, value: float | Histogram) -> None:
         point.count, point.sum = sum(counts), value.total
     else:
         point.as_double = value
-
-
-def _process_attributes() -> dict[str, str]:
-    program, instance = identity()
-    return {
-        "service.name": program,
-        "service.instance.id": instance,
-        "host.name": socket.gethostname(),
-    }
 
 
 def _say_refused(answer: bytes) -> None:

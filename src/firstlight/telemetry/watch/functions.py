@@ -124,7 +124,7 @@ class Functions:
 
 
 def check_results(values: Values, functions: Functions) -> None:
-    """Check the results tracked since the last time for NaN; at most one call per second is."""
+    """Check the newest tracked result of every function for NaN."""
     for function in functions:
         found = _checked(function)
         if found is not None:
@@ -132,7 +132,7 @@ def check_results(values: Values, functions: Functions) -> None:
 
 
 def _checked(function: Function) -> str | None:
-    """ "nan" or "finite"; None if the results are gone, not ready or too large."""
+    """Either nan or finite; None if the results are gone, not ready or too large."""
     import numpy as np
 
     results, function.unchecked = function.unchecked, ()

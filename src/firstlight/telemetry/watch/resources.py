@@ -1,4 +1,4 @@
-"""Memory of host, devices and arrays, and leaks of it; use of GPUs; garbage collections."""
+"""Memory of host, devices and arrays, and its leaks; utilization of GPUs; garbage collections."""
 
 from __future__ import annotations
 

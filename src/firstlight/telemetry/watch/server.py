@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 10
 
 
 class MetricsServer:
-    """Serves until `close()`. OSError: No port is free, or the host is not an own address."""
+    """Serves until `close()`. OSError: No port is free, or the host is not this machine's."""
 
     def __init__(
         self,
