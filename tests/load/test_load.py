@@ -1,4 +1,4 @@
-"""`firstlight load` against small servers of these tests, on this machine."""
+"""`firstlight load` against small servers in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from firstlight.load.target import Target, TargetError, target_of
 from firstlight.runs import Run
 
 ABOUT = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}
-#: What a server does with the number of a request and its writer; True: keep the connection.
+#: Answers request `number`; returns whether to keep the connection.
 Behaviour = Callable[[int, bytes, asyncio.StreamWriter], Awaitable[bool]]
 
 
@@ -35,7 +35,7 @@ async def fine(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
 
 
 class Server:
-    """Counts requests, and answers as it is told."""
+    """Counts requests, and answers with a given behaviour."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour, self.requests, self.bodies = behaviour, 0, set[bytes]()
@@ -66,7 +66,9 @@ def asked(server: Server, loop: Loop) -> Seen:
         seen = await ask(Target("127.0.0.1", port, "/", b"{}"), loop)
         listener.close()
         while left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait_for(asyncio.gather(*left), 20)  # each sees that its client has gone
+            await asyncio.wait_for(
+                asyncio.gather(*left), 20
+            )  # each handler notices that its client has left
         return seen
 
     return asyncio.run(body())
@@ -102,8 +104,8 @@ def test_a_closed_loop_stops_at_its_limit_of_requests() -> None:
 
 
 def test_an_open_loop_counts_latency_from_the_scheduled_time() -> None:
-    """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: those
-    that were due meanwhile waited too, though they could not be sent."""
+    """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: the
+    requests that became due meanwhile could not be sent, and their waiting time counts."""
 
     async def stalls_once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         if number == 0:
@@ -141,8 +143,8 @@ def test_a_connection_closed_by_the_server_after_its_answer_is_replaced() -> Non
         return False
 
     seen = asked(Server(once), Loop(connections=2, seconds=0.3, rate=100.0))
-    # In an open loop connections wait, and end while they wait. A request that leaves before that
-    # is seen is lost: every one is accounted for.
+    # In an open loop, idle connections are closed by the server. A request sent before the client
+    # notices is lost, but accounted for.
     assert seen.statuses.keys() <= {200, BROKEN} and seen.statuses[200] > 15
     assert seen.statuses.total() == 30 and seen.unsent == 0
 
@@ -155,7 +157,7 @@ def test_a_connection_replaced_after_the_last_answer_is_closed_too(
 
     async def late(loop: Any, *arguments: Any, **options: Any) -> Any:
         transport, protocol = await connect(loop, *arguments, **options)
-        for _ in range(100 * len(made)):  # the answer is there before the second connection
+        for _ in range(100 * len(made)):  # the answer arrives before the second connection is made
             await asyncio.sleep(0)
         made.append(transport)
         return transport, protocol
@@ -209,7 +211,7 @@ def url() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    assert b'{"x": [[1, 1]]}' in server.bodies  # as the metadata say
+    assert b'{"x": [[1, 1]]}' in server.bodies  # from the metadata
 
     async def end() -> None:
         listener.close()

@@ -1,4 +1,4 @@
-"""What requests are answered with, in process: protocol, plain JSON, errors, tokens, canaries."""
+"""Answers to requests, in process: protocol, plain JSON, errors, tokens, canaries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pair_model(**options: Any) -> Loaded:
 
 
 class Client:
-    """Asks an app, and returns when it has answered."""
+    """Sends requests to an app and waits for the answers."""
 
     def __init__(self, token: bytes | None = None, ready: bool = True) -> None:
         self.values = Values()
@@ -78,7 +78,7 @@ class Client:
 
 
 class ClientOfReader(Client):
-    """The same with a reader in between, as if it were another process."""
+    """A client of a reader process, simulated in memory."""
 
     async def handle(self, exchange: SeenExchange) -> None:
         pair = ReaderInMemory(self.app, self._token, self._drawn)
@@ -237,7 +237,7 @@ def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client
 
 
 def test_requests_are_refused_without_parsing_when_the_queue_is_full(client: Client) -> None:
-    """The body is no JSON, which nobody finds out."""
+    """The body is not JSON, which is not noticed."""
     served = client.models.names["pair"].current
     (lane,) = served.lanes.values()
     lane.queued_rows = lane.max_queued_rows
@@ -245,10 +245,10 @@ def test_requests_are_refused_without_parsing_when_the_queue_is_full(client: Cli
         full = client.ask(path, b"{")
         assert full.status == 429 and b"queue is full" in full.answered
         assert b"retry-after: 1\r\n" in full.more
-    lane.queued_rows, lane.row_seconds = 10, 1.0  # ten seconds of work wait
+    lane.queued_rows, lane.row_seconds = 10, 1.0  # ten seconds of work in the queue
     late = client.ask("/models/pair", b"{", headers={b"firstlight-timeout": b"12"})
     assert late.status == 429 and b"too long" in late.answered and b"retry-after: 10" in late.more
-    assert client.ask("/v2/models/pair/infer", b"{").status == 400  # it may give more time itself
+    assert client.ask("/v2/models/pair/infer", b"{").status == 400  # its body may contain a timeout
     lane.queued_rows = 0
 
 
@@ -390,7 +390,7 @@ def test_a_rehearsal_uses_every_format_and_is_not_counted(capsys: Any) -> None:
     aio.run(rehearse([seen]))
     assert set(shapes) == {(1, 2)} and len(shapes) >= 3
     assert capsys.readouterr().err == ""
-    # Nothing of it is among the requests, durations and rows that the server counts.
+    # The server counts none of its requests, durations and rows.
     assert not any(
         sum(series.counts) if isinstance(series, Histogram) else series.value
         for _, _, series in client.values.series

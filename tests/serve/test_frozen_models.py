@@ -1,4 +1,4 @@
-"""Frozen functions as models: a real server that never imports JAX, and what cannot be served."""
+"""Frozen functions as models: a real server that never imports JAX, and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expected(x: Any) -> Any:
 
 
 def without_proof(frozen: Any, proofs: Any) -> Any:
-    """In place of the fresh process that tries a file: here servers do."""
+    """Replaces the proof of a file in a fresh process; these tests run the files."""
     return frozen
 
 
@@ -66,7 +66,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Running]:
-    """A server in whose folder `import jax` is an error."""
+    """A server in a folder where `import jax` fails."""
     folder = tmp_path_factory.mktemp("frozen")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(freezing, "prove", without_proof)
@@ -198,7 +198,7 @@ def test_errors_of_frozen_models_say_what_to_do(freeze: Callable[..., Path]) -> 
 
 
 def test_a_frozen_function_of_64_bits_is_served_beside_others(freeze: Callable[..., Path]) -> None:
-    """JAX is imported here, and computes in 32 bits: the executable stays as it was frozen."""
+    """Although JAX is imported here and computes in 32 bits."""
     with jax.enable_x64(True):
         path = freeze(jnp.sqrt, np.ones((1, 2)), buckets=(1,))
     loaded = load_frozen(serve.frozen(path))

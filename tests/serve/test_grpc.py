@@ -1,4 +1,4 @@
-"""The inference protocol over gRPC, asked by Triton's client and its generated messages."""
+"""The inference protocol over gRPC, with Triton's client and its generated messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def serving(
     limits: Limits | None = None,
     slow: Callable[[Any], Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """Models `double` and `broken`, and `slow` on a thread of its own."""
+    """A server of the models `double`, `broken` and, if given, `slow`, which runs on a thread."""
     values = Values()
     engine = Engine(values)
     models = Models(engine, values, lambda: 1.0)
@@ -93,7 +93,7 @@ async def serving(
 
 
 async def refused(call: Any) -> tuple[Code, str]:
-    """Status and text of a call that has to fail."""
+    """The status and text of a call that must fail."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -189,7 +189,7 @@ def test_errors_have_their_status_and_reveal_no_internals(
 
 
 def test_invalid_messages_are_the_clients_error() -> None:
-    """A thousand damaged requests: none is an internal error, and the server goes on."""
+    """A thousand corrupted requests cause no internal error, and the server continues."""
     draw = random.Random(3)
 
     async def body() -> None:
@@ -233,7 +233,7 @@ def test_messages_above_the_limit_are_refused() -> None:
 
 
 class Gate:
-    """A model that computes when it is told to, and what it was given."""
+    """A model that blocks until it is opened, and records its inputs."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

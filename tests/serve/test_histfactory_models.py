@@ -62,7 +62,7 @@ def test_nll_of_rows_of_parameters_is_pyhfs(path: Path, oracle: Any, watch: Comp
     assert served.signature.inputs[0].wire_shape == [-1, 2]
     assert [(t.name, t.datatype) for t in served.signature.outputs] == [("nll", "FP64")]
     found = run(served, [points])["nll"]
-    # pyhf's own order of parameters, which the served models share.
+    # The served models have pyhf's order of parameters.
     assert list(model.config.par_names) == ["mu", "scale"]
     wanted = [-model.logpdf(point, data)[0] for point in points]
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
@@ -85,7 +85,7 @@ def test_significance_of_observed_and_of_given_data_is_pyhfs(
 
 
 def test_fit_and_cls_are_pyhfs(path: Path, oracle: Any) -> None:
-    """Without compiling: what is compiled is tested with significance."""
+    """Not compiled; compiled models are tested with significance."""
     from firstlight import histfactory as hf
     from firstlight.serve.histfactory_models import _cls, _fit
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes on a transport that remembers: no sockets, no waiting."""
+"""HTTP/1.1 as bytes on an in-memory transport: no sockets, no waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.serve.http_server import Connection, Limits, Server
 
 
 class Transport:
-    """What was written, and whether it was closed."""
+    """Records what was written, and whether it was closed."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -42,7 +42,7 @@ class Transport:
 
 
 def receive(connection: Connection, data: bytes) -> None:
-    """Bytes as they come from a socket, into the place that the connection gives."""
+    """Pass bytes to a connection as a socket would."""
     while data:
         place = connection.get_buffer(-1)
         part, data = data[: len(place)], data[len(place) :]
@@ -51,7 +51,7 @@ def receive(connection: Connection, data: bytes) -> None:
 
 
 class EchoApp:
-    """Answers with the request's body: at once, or when told to."""
+    """Answers with the request's path and body, immediately or when the test does it."""
 
     def __init__(self, later: bool = False) -> None:
         self.later, self.waiting = later, list[Exchange]()
@@ -197,7 +197,7 @@ def test_a_slow_request_is_answered_408_and_an_idle_connection_is_closed() -> No
     idle.connection.check_time(now + 76)
     assert slow.status == 408 and slow.transport.ended
     assert idle.transport.closed and not idle.transport.written
-    slow.connection.check_time(now + 200)  # it never closed its side
+    slow.connection.check_time(now + 200)  # the client never closed its side
     assert slow.transport.closed
 
 
@@ -260,7 +260,7 @@ def test_the_bytes_of_a_large_tensor_begin_where_xla_can_use_them() -> None:
 def test_a_large_body_is_received_in_place_and_what_follows_is_the_next_request() -> None:
     wire = Wire(later=True, body_bytes=10**6, all_bodies_bytes=10**6)
     bodies = [bytes([i]) * 200_000 for i in range(3)]
-    wire.send(b"".join(map(post, bodies)) + post(b"small"))  # all ahead of the first answer
+    wire.send(b"".join(map(post, bodies)) + post(b"small"))  # all before the first answer
     assert wire.server.body_bytes == 600_005
     large = wire.app.waiting[0].body
     assert isinstance(large, memoryview)

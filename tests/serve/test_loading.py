@@ -119,7 +119,7 @@ def test_a_second_process_loads_from_the_cache(write: Any) -> None:
     )
     root = "[[[2.0, 0.0], [0.0, 3.0]]]\n"
     assert first.stdout.startswith("[False, False]\ntraced\n") and first.stdout.endswith(root)
-    assert second.stdout == "[True, True]\n" + root  # what has a name is not even traced
+    assert second.stdout == "[True, True]\n" + root  # the named program is not even traced
 
 
 class Shelf:
@@ -148,7 +148,7 @@ def test_a_named_program_is_traced_again_if_anything_differs(
         return load(declared(scaled, **given), watch)
 
     x = np.ones((1, 3), np.float32)
-    for factor in (2, 3):  # parameters are no part of the program
+    for factor in (2, 3):  # parameters are not part of the program
         loaded = again(parameters=np.float32(factor))
         assert bool(traced) == (factor == 2)
         assert loaded.run(loaded.buckets[0], [x])[0].tolist() == [[factor] * 3]
@@ -244,7 +244,7 @@ def test_memory_is_checked_before_anything_is_put_on_the_device(watch: CompileWa
 
 @pytest.fixture(scope="module")
 def variable() -> Loaded:
-    """Rows of any length up to 8: running sums, and their total."""
+    """Cumulative sums and totals of rows of any length up to 8."""
     from firstlight.telemetry.values import Values
 
     watch = CompileWatch(Values())

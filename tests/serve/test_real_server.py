@@ -159,7 +159,7 @@ def test_a_body_that_never_arrives_does_not_delay_other_requests(server: Running
 
 
 class _Injecting(http.server.BaseHTTPRequestHandler):
-    """Passes a page on with a script that uses it as a person would."""
+    """A proxy that adds a script to the page, which uses it as a person would."""
 
     server_address: str
     script: str

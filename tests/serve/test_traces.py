@@ -102,7 +102,7 @@ def test_requests_without_a_result_are_errors_with_a_reason() -> None:
     def broken(x: Any) -> Any:
         raise ZeroDivisionError
 
-    too_many = [post([float(i)] * 8) for i in range(2)]  # no more than a bucket may wait
+    too_many = [post([float(i)] * 8) for i in range(2)]  # the queue has room for one bucket only
     with collecting() as collector:
         to = Destination(collector.url + "/v1/traces")
         asked(*too_many, to=to, call=broken)

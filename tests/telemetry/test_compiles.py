@@ -1,4 +1,4 @@
-"""Compiles and what the cache did, against what the test made JAX compile."""
+"""Counts of compiles and cache results, for known compiles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """JAX without a cache, which commands that ran in this process may have turned on."""
+    """Turn off JAX's cache, which other tests in this process may have turned on."""
     before = jax.config.jax_compilation_cache_dir
     jaxs_own = getattr(compilation_cache.get_file_cache, "_get_file_cache", None)
     if jaxs_own is not None:
@@ -68,7 +68,10 @@ def cache_folder(tmp_path: Path) -> Any:
 
 
 def test_time_saved_by_the_cache_is_part_of_the_cost_of_a_compile(watch: ProcessWatch) -> None:
-    for saved in (9.0, -0.1):  # JAX keeps whole seconds: a short compile saves less than nothing
+    for saved in (
+        9.0,
+        -0.1,
+    ):  # JAX stores whole seconds: for a short compile, the saving can be negative
         monitoring.record_event_duration_secs(events.SAVED, saved)
         for event in events.STAGES:
             monitoring.record_event_duration_secs(event, 0.5, fun_name="jit(read)")

@@ -1,4 +1,4 @@
-"""Who is told, and what comes of a port that is taken, a gateway that is down, a wrong token."""
+"""Export over HTTP and to a push-gateway: ports in use, unreachable gateways, tokens."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_fork_has_a_separate_group_at_the_push_gateway(
 
 def test_an_unreachable_push_gateway_causes_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, _):
-        pass  # closed again: nobody listens there
+        pass  # closed again: nothing listens there
     watch = telemetry.start(push=url, interval_seconds=3600)
     watch._push()
     telemetry.stop()

@@ -40,7 +40,7 @@ def described(message: ExportMetricsServiceRequest) -> dict[str, Any]:
 
 
 def flattened(message: ExportMetricsServiceRequest) -> Samples:
-    """The same series as in Prometheus's text, with buckets added up."""
+    """The series as in Prometheus's text, with cumulative buckets."""
     found: Samples = {}
     for name, metric in described(message).items():
         for point in getattr(metric, metric.WhichOneof("data")).data_points:
@@ -58,7 +58,7 @@ def flattened(message: ExportMetricsServiceRequest) -> Samples:
 
 
 def filled() -> Values:
-    """A value of every metric of the catalogue, but for what the system says of a process."""
+    """A value of every metric of the catalogue, except the system's process metrics."""
     values = Values()
     counted = [metric for metric in CATALOGUE if metric.name.startswith("firstlight_")]
     for number, metric in enumerate(counted, 1):
@@ -104,7 +104,7 @@ def test_names_kinds_and_units_are_those_of_the_catalogue() -> None:
 
 def test_an_unreachable_collector_causes_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, _):
-        pass  # closed again: nobody listens there
+        pass  # closed again: nothing listens there
     watch = telemetry.start(otlp=url, interval_seconds=3600)
     watch._push()
     assert jax.jit(lambda x: x + 5)(np.float32(1)) == 6

@@ -1,4 +1,4 @@
-"""What is counted of calls of jitted functions; what is timed, and what is not."""
+"""Calls of jitted functions: which are counted, and which are timed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_calls_are_counted_by_function_and_the_first_is_cold(value: Scrape) -> N
 
 
 class Result:
-    """An array whose computation ends when the test says so."""
+    """An array that becomes ready when the test says so."""
 
     nbytes = 4
     ready = False
@@ -53,7 +53,7 @@ def test_time_to_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value:
     steps, result = watch.steps, Result()
     function = steps.functions.of_steps("f")
     with telemetry.step("f"):
-        steps.returned(steps.here(), function, result)  # at once: it is being computed
+        steps.returned(steps.here(), function, result)  # immediately, while it is being computed
     steps.waited(steps.here(), object())
     assert value("steps_total", function="f", result="ok") == 1
     assert value("step_duration_seconds_count", function="f", phase="warm") == 0
@@ -99,7 +99,7 @@ def test_calls_between_two_reads_are_each_counted_with_the_mean(value: Scrape) -
 def test_large_results_are_not_kept_alive_and_then_not_timed(value: Scrape) -> None:
     @jax.jit
     def dropped(x: Any) -> Any:
-        return jnp.zeros((1025, 256)) + x  # more than a MiB
+        return jnp.zeros((1025, 256)) + x  # more than 1 MiB
 
     other = jax.device_put(np.float32(2))
     alive = len(jax.live_arrays())

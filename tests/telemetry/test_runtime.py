@@ -1,4 +1,4 @@
-"""What a process says about where it runs, and that it is new."""
+"""What a process exports about its platform and its deployment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_deployment_ends_some_time_after_the_last_call(
     [
         ({"FIRSTLIGHT_EXPECT_PLATFORM": "cuda"}, "gpu"),
         ({"FIRSTLIGHT_EXPECT_PLATFORM": "tpu", "JAX_PLATFORMS": "cpu"}, "tpu"),
-        ({"JAX_PLATFORMS": "cpu"}, None),  # chosen on purpose
+        ({"JAX_PLATFORMS": "cpu"}, None),  # an explicit choice
     ],
 )
 def test_the_expected_platform_is_the_variables(

@@ -158,7 +158,7 @@ def test_a_process_without_jax_loads_nothing_and_opens_no_port() -> None:
 
 
 def free_ports(count: int) -> str:
-    """`FIRST-LAST`, all of them free a moment ago."""
+    """A range `FIRST-LAST` of ports that are free now."""
     for first in range(21000, 30000, count):
         sockets = []
         try:

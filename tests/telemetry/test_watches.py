@@ -1,4 +1,4 @@
-"""Leaks, drift, NaN and gradients: found where they are, and not where they are not."""
+"""Leaks, drift, NaN and wrong gradients are found, without false alarms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen_at(sizes: Any, seconds: float = 10.0) -> list[bool]:
 def test_a_leak_below_noise_and_a_sawtooth_is_detected_with_its_rate() -> None:
     draw = random.Random(1)
     watch = GrowthWatch()
-    # A MiB per 10 s, under teeth of 100 MiB that are freed every 40 s.
+    # 1 MiB per 10 s, below a sawtooth of 100 MiB every 40 s.
     sizes = [500 * MIB + n * MIB + (n % 4) * 25 * MIB + draw.random() * MIB for n in range(100)]
     found = [watch.add(10.0 * n, size) for n, size in enumerate(sizes)]
     assert found[-1] is not None
@@ -44,7 +44,7 @@ def test_a_leak_below_noise_and_a_sawtooth_is_detected_with_its_rate() -> None:
 
 def test_a_slow_leak_is_detected_over_hours() -> None:
     draw = random.Random(2)
-    # 10 MiB per hour: in ten minutes it is less than what memory does anyway.
+    # 10 MiB per hour: over ten minutes, less than the noise.
     sizes = [1000 * MIB + n * 10 * MIB / 360 + draw.random() * 4 * MIB for n in range(8 * 360)]
     found = seen_at(sizes)
     assert not any(found[:180]) and any(found)
@@ -54,10 +54,10 @@ def test_a_slow_leak_is_detected_over_hours() -> None:
     "size",
     [
         lambda n, r: 500 * MIB + r * 20 * MIB,  # noise
-        lambda n, r: 500 * MIB + (n % 37) * 5 * MIB,  # a saw
+        lambda n, r: 500 * MIB + (n % 37) * 5 * MIB,  # a sawtooth
         lambda n, r: 900 * MIB * (1 - math.exp(-n / 8)) + r * MIB,  # a program that warms up
         lambda n, r: 500 * MIB + (300 * MIB if n > 200 else 0) + r * MIB,  # a second model
-        lambda n, r: (900 - n / 10) * MIB,  # less and less
+        lambda n, r: (900 - n / 10) * MIB,  # shrinking
     ],
 )
 def test_memory_that_does_not_grow_steadily_is_not_a_leak(size: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_leak_names_the_function_whose_arrays_stay_alive(
     said = capfd.readouterr().err
     assert "leaking" in said and "float32[16,16]" in said and said.count("\n") == 1
     assert len(leaking.followed) <= 33
-    for n in range(100, 200):  # mended
+    for n in range(100, 200):  # the leak ends
         memory.note(10.0 * n, {"arrays": 200 * MIB})
     assert not [s for s in values if s.metric is metrics.LEAK_SUSPECTED]
 
@@ -162,7 +162,7 @@ def test_a_correct_gradient_passes_and_a_wrong_one_fails(value: Scrape) -> None:
     assert right.relative_error is not None and right.relative_error < 1e-2
 
     def wrong(x: Any) -> Any:
-        return {"a": 2 * x["a"], "b": -3 * np.ones(2)}  # a sign
+        return {"a": 2 * x["a"], "b": -3 * np.ones(2)}  # wrong sign
 
     found = telemetry.check_gradient(quadratic, X, gradient=wrong, budget_seconds=60)
     assert found.verdict is Verdict.WRONG
