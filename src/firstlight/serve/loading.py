@@ -118,7 +118,8 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     signature, executables = _kept(model, abstract, key) or _compiled(
         model, abstract, watch, wide, key
     )
-    needed = _bytes_of(abstract) + max(made.work_bytes for made in executables.values())
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
+    needed += max(made.work_bytes for made in executables.values())
     _require_memory(needed, max_bytes)
     parameters = jax.block_until_ready(jax.device_put(given))
     lanes: dict[Sizes, list[Bucket]] = {sizes: [] for sizes in signature.lanes}
@@ -277,10 +278,6 @@ def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
                 "in the same batch would affect each other. Make the function act on each row "
                 "alone (jax.vmap), or use buckets=(1,)."
             )
-
-
-def _bytes_of(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _bytes_at_work(compiled: Any) -> int:

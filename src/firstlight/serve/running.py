@@ -28,7 +28,7 @@ from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
-from firstlight.serve.readers import Readers
+from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
@@ -38,7 +38,6 @@ from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.profiles import Profiles
 
-Say = Callable[[str], None]
 _SWITCH_SECONDS = 2e-4
 BACKLOG = 2048
 DRAINING = "draining: pending requests are answered, new ones are not accepted"

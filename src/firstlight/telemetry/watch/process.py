@@ -163,7 +163,12 @@ class ProcessWatch:
         try:
             self.server = MetricsServer(address, self.text, self.profiles.take, self.settings.token)
         except OSError as error:
-            say_once("port", _no_port(address, error))
+            host, first = address.host, address.first_port
+            say_once(
+                "port",
+                f"metrics are not served: {address}: {error.strerror}. Give a free port, or a "
+                f"range for several processes: {host}:{first}-{first + 7}",
+            )
         else:
             if address.first_port == 0:
                 say_once(
@@ -224,11 +229,3 @@ class ProcessWatch:
             self._serve()
         if self.server is not None or self._pushes:
             self._start_thread()
-
-
-def _no_port(address: Address, error: OSError) -> str:
-    first = address.first_port
-    return (
-        f"metrics are not served: {address}: {error.strerror}. Give a port that is free, or "
-        f"several for several processes: {address.host}:{first}-{first + 7}"
-    )
