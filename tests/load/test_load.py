@@ -1,4 +1,4 @@
-"""`firstlight load` against small servers of these tests, on this machine."""
+"""`firstlight load` against small servers in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from firstlight.load.target import Target, TargetError, target_of
 from firstlight.runs import Run
 
 ABOUT = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}
-#: What a server does with the number of a request and its writer; True: keep the connection.
+#: Answers request `number`; returns whether to keep the connection.
 Behaviour = Callable[[int, bytes, asyncio.StreamWriter], Awaitable[bool]]
 
 
@@ -35,7 +35,7 @@ async def fine(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
 
 
 class Server:
-    """Counts requests, and answers as it is told."""
+    """Counts requests, and answers with a given behaviour."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour, self.requests, self.bodies = behaviour, 0, set[bytes]()
@@ -66,21 +66,23 @@ def asked(server: Server, loop: Loop) -> Seen:
         seen = await ask(Target("127.0.0.1", port, "/", b"{}"), loop)
         listener.close()
         while left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait_for(asyncio.gather(*left), 20)  # each sees that its client has gone
+            await asyncio.wait_for(
+                asyncio.gather(*left), 20
+            )  # each handler notices that its client has left
         return seen
 
     return asyncio.run(body())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
-def test_this_machine_may_be_asked(host: str) -> None:
+def test_this_machine_is_allowed(host: str) -> None:
     assert target_of(f"http://{host}:8000/p", body=b"{}").path == "/p"
 
 
 @pytest.mark.parametrize(
     "host", ["10.0.0.1", "example.org", "[2001:db8::1]", "127.0.0.1.example.org", "0.0.0.0"]
 )
-def test_another_machine_is_asked_only_if_it_is_named(host: str) -> None:
+def test_another_machine_must_be_named(host: str) -> None:
     with pytest.raises(TargetError, match="--allow-host"):
         target_of(f"http://{host}/p", body=b"{}")
     with pytest.raises(TargetError, match="--allow-host"):
@@ -90,20 +92,20 @@ def test_another_machine_is_asked_only_if_it_is_named(host: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1/", "ftp://127.0.0.1/", "http://", "http:///x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(TargetError, match="give a URL"):
         target_of(url, body=b"{}")
 
 
-def test_a_closed_loop_sends_no_more_than_it_may() -> None:
+def test_a_closed_loop_stops_at_its_limit_of_requests() -> None:
     server = Server(fine)
     seen = asked(server, Loop(connections=4, seconds=60, max_requests=100))
     assert server.requests == 100 and seen.statuses == {200: 100} and len(seen.latencies) == 100
 
 
-def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
-    """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: those
-    that were due meanwhile waited too, though they could not be sent."""
+def test_an_open_loop_counts_latency_from_the_scheduled_time() -> None:
+    """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: the
+    requests that became due meanwhile could not be sent, and their waiting time counts."""
 
     async def stalls_once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         if number == 0:
@@ -135,19 +137,19 @@ def test_a_connection_that_is_lost_is_counted_and_replaced() -> None:
     assert seen.statuses == {200: 7, BROKEN: 1}
 
 
-def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> None:
+def test_a_connection_closed_by_the_server_after_its_answer_is_replaced() -> None:
     async def once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         writer.write(answer(200))
         return False
 
     seen = asked(Server(once), Loop(connections=2, seconds=0.3, rate=100.0))
-    # In an open loop connections wait, and end while they wait. A request that leaves before that
-    # is seen is lost: every one is accounted for.
+    # In an open loop, idle connections are closed by the server. A request sent before the client
+    # notices is lost, but accounted for.
     assert seen.statuses.keys() <= {200, BROKEN} and seen.statuses[200] > 15
     assert seen.statuses.total() == 30 and seen.unsent == 0
 
 
-def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
+def test_a_connection_replaced_after_the_last_answer_is_closed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connect = asyncio.BaseEventLoop.create_connection
@@ -155,7 +157,7 @@ def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
 
     async def late(loop: Any, *arguments: Any, **options: Any) -> Any:
         transport, protocol = await connect(loop, *arguments, **options)
-        for _ in range(100 * len(made)):  # the answer is there before the second connection
+        for _ in range(100 * len(made)):  # the answer arrives before the second connection is made
             await asyncio.sleep(0)
         made.append(transport)
         return transport, protocol
@@ -177,7 +179,7 @@ def test_a_connection_that_is_replaced_after_the_last_answer_is_ended_too(
     asyncio.run(body())
 
 
-def test_answers_in_chunks_and_what_is_no_answer() -> None:
+def test_chunked_answers_are_counted_and_invalid_ones_are_broken() -> None:
     async def in_pieces(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
         if number == 2:
             writer.write(b"this is no HTTP\r\n\r\n")
@@ -193,7 +195,7 @@ def test_answers_in_chunks_and_what_is_no_answer() -> None:
     assert seen.statuses == {200: 5, BROKEN: 1}
 
 
-def test_quantiles_are_of_all_answers() -> None:
+def test_quantiles_are_those_of_all_answers() -> None:
     ordered = [float(i) for i in range(1, 1001)]
     assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     text = "\n".join(lines(Loop(1, 1.0), [Seen([1.0, 2.0], Counter({200: 2, 503: 1}), 0, 2.0)]))
@@ -209,7 +211,7 @@ def url() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    assert b'{"x": [[1, 1]]}' in server.bodies  # as the metadata say
+    assert b'{"x": [[1, 1]]}' in server.bodies  # from the metadata
 
     async def end() -> None:
         listener.close()
@@ -221,7 +223,7 @@ def url() -> Iterator[str]:
     loop.close()
 
 
-def test_a_load_is_a_run_that_is_shown_published_and_verified(
+def test_a_load_is_recorded_as_a_run_that_can_be_shown_published_and_verified(
     url: str, tmp_path: Path, capsys: Any
 ) -> None:
     folder = tmp_path / "run"
@@ -243,6 +245,6 @@ def test_a_load_is_a_run_that_is_shown_published_and_verified(
     capsys.readouterr()
 
 
-def test_nobody_listening_is_said(tmp_path: Path, capsys: Any) -> None:
+def test_a_target_that_does_not_answer_is_an_error(tmp_path: Path, capsys: Any) -> None:
     assert main(["load", "http://127.0.0.1:9/models/m", "--out", str(tmp_path / "run")]) == 2
     assert "does not answer" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Values of metrics, and what JAX compiles, for one test each."""
+"""Fresh metrics and a fresh watch of compiles for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines over plain functions, and answers as a client would see them."""
+"""Models, jobs and exchanges in memory: plain functions in place of executables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fake_loaded(
     name: str = "fake",
     **options: Any,
 ) -> Loaded:
-    """A model of one number per row whose buckets, with their costs, are plain functions."""
+    """A model of one number per row; its buckets, with the given costs, are plain functions."""
     model = Model(call, {"x": Input("float32", ())}, name, buckets=tuple(costs), **options)
     signature = Signature((Tensor("x", FLOAT, ()),), (Tensor("y", FLOAT, ()),), {}, call)
     buckets = tuple(
@@ -68,7 +68,7 @@ class SeenJob(Job):
 
 
 class SeenExchange(Exchange):
-    """A request made in a test, and what it was answered."""
+    """A request made by a test, and its answer."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SeenExchange(Exchange):
 
 
 class ReaderInMemory:
-    """A reader and what it reads for, with messages that arrive in pieces, and no processes."""
+    """A reader and its owner in one process, connected by messages that arrive in pieces."""
 
     def __init__(self, app: App, token: bytes | None, draw: Callable[[], float]) -> None:
         self.readers = Readers(app, 1, token, Limits(), print)
@@ -121,7 +121,7 @@ class ReaderInMemory:
 
 
 class _Pieces:
-    """A transport into which messages are cut anywhere."""
+    """A transport that splits messages at random places."""
 
     def __init__(self, to: Link) -> None:
         self._to, self._draw = to, random.Random(1)

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry that remembers the spans it was sent."""
+"""An OpenTelemetry collector that keeps the spans it receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Collector:
-    """Spans in the order of their arrival."""
+    """The received spans, in order of arrival."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -25,12 +25,12 @@ class Collector:
         self.arrived: queue.Queue[Any] = queue.Queue()
 
     def take(self, count: int) -> list[Any]:
-        """The next spans, when they have come."""
+        """Wait for the next spans."""
         return [self.arrived.get(timeout=60) for _ in range(count)]
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """Of a span or an event, as Python values, without the prefix of their names."""
+    """Attributes of a span or an event as Python values, without the prefix of their names."""
     found = {}
     for pair in thing.attributes:
         value = getattr(pair.value, pair.value.WhichOneof("value"))

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Running:
-    """A server, its address, and what it prints."""
+    """A server process, its address and its output."""
 
     report = grpc_address = ""
     replicas: list[str]
@@ -25,19 +25,19 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # a signal to its group is none to the tests
+            start_new_session=True,  # so that tests can signal its whole group
         )
         self.address = self.until("listening on http://").split("http://")[1].split(",")[0]
 
     def until(self, text: str) -> str:
-        """The next line with that text."""
+        """Wait for the next line with this text."""
         assert self.process.stdout is not None
         seen = []
         for line in self.process.stdout:
             seen.append(line)
             if text in line:
                 return line
-        raise AssertionError(f"{text!r} was not said, but:\n{''.join(seen)}")
+        raise AssertionError(f"{text!r} was not printed, but:\n{''.join(seen)}")
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None

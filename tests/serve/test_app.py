@@ -1,4 +1,4 @@
-"""What requests are answered with, in process: protocol, plain JSON, errors, tokens, canaries."""
+"""Answers to requests, in process: protocol, plain JSON, errors, tokens, canaries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pair_model(**options: Any) -> Loaded:
 
 
 class Client:
-    """Asks an app, and returns when it has answered."""
+    """Sends requests to an app and waits for the answers."""
 
     def __init__(self, token: bytes | None = None, ready: bool = True) -> None:
         self.values = Values()
@@ -78,7 +78,7 @@ class Client:
 
 
 class ClientOfReader(Client):
-    """The same with a reader in between, as if it were another process."""
+    """A client of a reader process, simulated in memory."""
 
     async def handle(self, exchange: SeenExchange) -> None:
         pair = ReaderInMemory(self.app, self._token, self._drawn)
@@ -146,7 +146,7 @@ def test_an_input_with_a_default_may_be_left_out_and_others_may_not(client: Clie
     assert seen.status == 400 and b"'x' is missing" in seen.answered
 
 
-def test_plain_json_for_people(client: Client) -> None:
+def test_plain_json_is_answered_in_plain_json(client: Client) -> None:
     seen = client.ask("/models/pair", {"x": [[1, 2], [3, 4]], "n": [10, 100]})
     assert json.loads(seen.answered) == {"y": [[10, 20], [300, 400]]}
 
@@ -170,7 +170,7 @@ def test_plain_json_for_people(client: Client) -> None:
         (b"\xff\xfe", "400"),
     ],
 )
-def test_what_cannot_be_read_is_answered_400_with_the_place(
+def test_invalid_json_is_answered_400_with_the_location(
     client: Client, body: bytes, message: str
 ) -> None:
     seen = client.ask("/models/pair", body)
@@ -214,7 +214,7 @@ def test_a_wrong_length_of_the_json_part_is_answered_400(client: Client, length:
     assert client.ask("/v2/models/pair/infer", body, headers=headers).status == 400
 
 
-def test_other_methods_encodings_and_places(client: Client) -> None:
+def test_other_methods_encodings_and_paths_have_their_status(client: Client) -> None:
     assert client.ask("/v2/models/pair/infer", method="GET").status == 405
     assert client.ask("/metrics", method="POST").status == 405
     encoded = {b"content-encoding": b"gzip"}
@@ -236,8 +236,8 @@ def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client
     assert client.infer(X, parameters={"timeout": "soon"}).status == 400
 
 
-def test_where_no_request_would_be_taken_none_is_read(client: Client) -> None:
-    """The body is no JSON, which nobody finds out."""
+def test_requests_are_refused_without_parsing_when_the_queue_is_full(client: Client) -> None:
+    """The body is not JSON, which is not noticed."""
     served = client.models.names["pair"].current
     (lane,) = served.lanes.values()
     lane.queued_rows = lane.max_queued_rows
@@ -245,14 +245,14 @@ def test_where_no_request_would_be_taken_none_is_read(client: Client) -> None:
         full = client.ask(path, b"{")
         assert full.status == 429 and b"queue is full" in full.answered
         assert b"retry-after: 1\r\n" in full.more
-    lane.queued_rows, lane.row_seconds = 10, 1.0  # ten seconds of work wait
+    lane.queued_rows, lane.row_seconds = 10, 1.0  # ten seconds of work in the queue
     late = client.ask("/models/pair", b"{", headers={b"firstlight-timeout": b"12"})
     assert late.status == 429 and b"too long" in late.answered and b"retry-after: 10" in late.more
-    assert client.ask("/v2/models/pair/infer", b"{").status == 400  # it may give more time itself
+    assert client.ask("/v2/models/pair/infer", b"{").status == 400  # its body may contain a timeout
     lane.queued_rows = 0
 
 
-def test_health_metadata_and_configuration(client: Client) -> None:
+def test_health_metadata_and_configuration_are_answered(client: Client) -> None:
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 200
     about = json.loads(client.ask("/v2/models/pair", method="GET").answered)
@@ -264,7 +264,7 @@ def test_health_metadata_and_configuration(client: Client) -> None:
 
 
 @both
-def test_nothing_is_computed_before_ready(kind: type[Client]) -> None:
+def test_nothing_is_computed_before_the_server_is_ready(kind: type[Client]) -> None:
     client = kind(ready=False)
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 503
@@ -370,7 +370,7 @@ def test_every_objective_is_a_bound_of_the_latency_buckets() -> None:
     assert set(metrics.OBJECTIVES) <= set(metrics.REQUEST_DURATION.bounds)
 
 
-def test_a_rehearsal_asks_every_form_and_leaves_no_trace(capsys: Any) -> None:
+def test_a_rehearsal_uses_every_format_and_is_not_counted(capsys: Any) -> None:
     import asyncio as aio
 
     from firstlight.serve.rehearsal import rehearse
@@ -390,7 +390,7 @@ def test_a_rehearsal_asks_every_form_and_leaves_no_trace(capsys: Any) -> None:
     aio.run(rehearse([seen]))
     assert set(shapes) == {(1, 2)} and len(shapes) >= 3
     assert capsys.readouterr().err == ""
-    # Nothing of it is among the requests, durations and rows that the server counts.
+    # The server counts none of its requests, durations and rows.
     assert not any(
         sum(series.counts) if isinstance(series, Histogram) else series.value
         for _, _, series in client.values.series

@@ -22,7 +22,7 @@ INLINE = {1: 1e-5, 4: 1e-5, 8: 1e-5}
 
 
 def run(values: Values, given: list[tuple[Loaded, list[SeenJob]]]) -> list[Refusal | None]:
-    """Submit jobs at once; what was refused at once, after everything has ended."""
+    """Submit jobs together and wait for all; returns the immediate refusals."""
 
     async def body() -> list[Refusal | None]:
         engine = Engine(values)
@@ -43,7 +43,7 @@ def count(values: Values, metric: Any) -> float:
 
 
 class Calls:
-    """A function that keeps the shapes it was called with."""
+    """A function that records the number of rows of each call."""
 
     def __init__(self, function: Callable[[Any], Any] = lambda x: 2 * x) -> None:
         self.function, self.rows = function, []
@@ -53,7 +53,7 @@ class Calls:
         return self.function(x)
 
 
-def test_requests_that_wait_share_a_batch_and_get_their_own_rows(values: Values) -> None:
+def test_queued_requests_share_a_batch_and_get_their_own_rows(values: Values) -> None:
     calls = Calls()
     jobs = [SeenJob([i, i + 0.5]) for i in range(3)]
     run(values, [(fake_loaded(calls, INLINE), jobs)])
@@ -84,14 +84,14 @@ def test_more_rows_than_the_largest_bucket_are_several_batches_in_order(values: 
 
 
 def test_the_bucket_is_chosen_by_what_it_costs(values: Values) -> None:
-    """Five rows: the bucket of eight costs ten times that of four, which then goes first."""
+    """For five rows: the bucket of eight costs ten times that of four, so four go first."""
     calls = Calls()
     costs = {1: 1e-5, 4: 1e-5, 8: 1e-4}
     run(values, [(fake_loaded(calls, costs), [SeenJob([i]) for i in range(5)])])
     assert calls.rows == [4, 1]
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(values: Values) -> None:
+def test_a_full_queue_refuses_at_once_with_the_time_to_retry(values: Values) -> None:
     loaded = fake_loaded(lambda x: x, {1: 0.25}, max_queue_rows=3)
     jobs = [SeenJob([i]) for i in range(6)]
     refused = run(values, [(loaded, jobs)])
@@ -101,7 +101,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(values: Values)
 
 
 def test_a_deadline_that_the_queue_would_miss_is_refused_at_once(values: Values) -> None:
-    """What waits may take twice as long as expected: 2 · 0.25 + 0.25 < 0.8 < 2 · 0.5."""
+    """The backlog may take twice as long as expected: 2 · 0.25 + 0.25 < 0.8 < 2 · 0.5."""
     loaded = fake_loaded(lambda x: x, {1: 0.25})
     now = time.perf_counter()
     jobs = [SeenJob([i], deadline=now + 0.8, arrived=now) for i in range(4)]
@@ -174,7 +174,7 @@ def test_rows_with_nan_are_counted_and_padding_is_not(values: Values) -> None:
 def test_two_models_get_equal_shares_of_the_device(
     values: Values, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with slow batches and one with fast ones, both with a long queue."""
+    """One has slow batches, the other fast ones; both have a long queue."""
     order: list[str] = []
     now = time.perf_counter()
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: now))
@@ -192,15 +192,15 @@ def test_two_models_get_equal_shares_of_the_device(
     fast = fake_loaded(lasting("fast", 2e-4), {1: 1e-5}, "fast")
     run(values, [(slow, [SeenJob([i]) for i in range(10)]),
                  (fast, [SeenJob([i]) for i in range(40)])])  # fmt: skip
-    # By the time of the fast one's end, it had as much of the device as the slow one: 8 ms.
+    # When the fast one ends, both have used the device for 8 ms.
     last_fast = len(order) - 1 - order[::-1].index("fast")
     assert 4 <= order[:last_fast].count("slow") <= 5
 
 
-def test_three_times_the_load_keeps_the_deadlines_of_what_is_taken_and_refuses_the_rest(
+def test_under_triple_load_accepted_requests_meet_their_deadlines_and_the_rest_is_refused(
     values: Values, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock of its own: batches of 4 take 4 ms; ten seconds with a request every 1/3 ms."""
+    """On a simulated clock: batches of 4 take 4 ms, and a request comes every 1/3 ms for 10 s."""
     now, cost, deadline = 0.0, 4e-3, 0.25
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: now))
     monkeypatch.setattr(engine_module, "INLINE_SECONDS", 1.0)
@@ -238,9 +238,9 @@ def test_three_times_the_load_keeps_the_deadlines_of_what_is_taken_and_refuses_t
             await asyncio.sleep(0)
         assert all(isinstance(job.outcome, Result) for job in taken)
         assert max(ended[job] - job.arrived for job in taken) <= deadline
-        assert 0.95 < len(taken) / 10_000 < 1.05  # all that the device can do: 1000 rows a second
+        assert 0.95 < len(taken) / 10_000 < 1.05  # the capacity of the device: 1000 rows per second
         assert refused > 19_000 and longest < 140  # 125 rows take half of 0.25 s
-        after = TimedJob([1.0], now + deadline, now)  # nothing is left of it
+        after = TimedJob([1.0], now + deadline, now)  # the overload has no after-effect
         assert engine.submit(lane, after) is None
         while not engine.idle:
             await asyncio.sleep(0)
@@ -300,7 +300,7 @@ def test_the_first_batch_is_cold_and_so_is_one_that_compiled(values: Values) -> 
     assert asyncio.run(body()) == [True, False, True, False]
 
 
-def test_a_retired_lane_computes_what_waits_and_is_then_forgotten(values: Values) -> None:
+def test_a_retired_lane_computes_its_queue_before_it_is_forgotten(values: Values) -> None:
     async def body() -> tuple[list[float], int]:
         engine = Engine(values)
         (lane,) = engine.add(fake_loaded(lambda x: x, INLINE)).values()
@@ -318,7 +318,7 @@ def test_a_retired_lane_computes_what_waits_and_is_then_forgotten(values: Values
 def test_a_large_request_after_out_of_memory_still_gets_its_bucket(
     values: Values, capsys: Any
 ) -> None:
-    """The device was full once; later there is room again."""
+    """The memory of the device was exhausted only once."""
     failures = [RuntimeError("RESOURCE_EXHAUSTED")]
 
     def once(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Frozen functions as models: a real server that never imports JAX, and what cannot be served."""
+"""Frozen functions as models: a real server that never imports JAX, and errors."""
 
 from __future__ import annotations
 
@@ -43,10 +43,14 @@ def expected(x: Any) -> Any:
     return np.tanh(x.astype(np.float64) @ WEIGHTS.astype(np.float64))
 
 
+def without_proof(frozen: Any, proofs: Any) -> Any:
+    """Replaces the proof of a file in a fresh process; these tests run the files."""
+    return frozen
+
+
 @pytest.fixture
 def freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Freezes without the fresh process that tries the file."""
-    monkeypatch.setattr(freezing, "prove", lambda frozen, proofs: frozen)
+    monkeypatch.setattr(freezing, "prove", without_proof)
 
     def made(*arguments: Any, **options: Any) -> Path:
         return warmstart.freeze(*arguments, path=tmp_path / "f.frozen", **options)
@@ -62,9 +66,11 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Running]:
-    """A server in whose folder `import jax` is an error."""
+    """A server in a folder where `import jax` fails."""
     folder = tmp_path_factory.mktemp("frozen")
-    warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(freezing, "prove", without_proof)
+        warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
     (folder / "jax.py").write_text("raise ImportError('a frozen function needs no JAX')")
     running = Running(folder, "scores.frozen", "--grpc-port", "0", "--otlp", collector.url)
     running.grpc_address = running.until("grpc://").split("grpc://")[1].strip()
@@ -100,7 +106,9 @@ def test_tritons_client_gets_the_same_over_grpc(server: Running) -> None:
     np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_the_trace_of_a_caller_goes_on_in_the_server(server: Running, collector: Collector) -> None:
+def test_the_trace_of_a_caller_continues_in_the_server(
+    server: Running, collector: Collector
+) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
     assert server.ask("POST", "/models/scores", {"x": [[0.0] * 16]}, headers)[0] == 200
@@ -138,6 +146,15 @@ def test_a_function_frozen_for_another_jaxlib_is_refused_with_exit_code_2(server
     assert "Traceback" not in done.stderr
 
 
+def test_a_second_server_on_the_same_port_says_so_and_exits_with_2(server: Running) -> None:
+    port = server.address.rpartition(":")[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "firstlight", "serve", "scores.frozen", "--port", port],
+        cwd=server.folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Choose another --port" in done.stderr
+
+
 def test_arguments_without_rows_are_parameters_and_results_are_numbered(
     freeze: Callable[..., Path],
 ) -> None:
@@ -161,7 +178,7 @@ def test_without_buckets_a_row_is_a_call(freeze: Callable[..., Path]) -> None:
     np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_served_says_what_to_do(freeze: Callable[..., Path]) -> None:
+def test_errors_of_frozen_models_say_what_to_do(freeze: Callable[..., Path]) -> None:
     path = freeze(weighted, {"w": WEIGHTS}, ROW, buckets=(2,), batched=(1,))
     with pytest.raises(serve.DeclarationError, match=r"parameters=\{'weights'"):
         serve.frozen(path)
@@ -181,7 +198,7 @@ def test_what_cannot_be_served_says_what_to_do(freeze: Callable[..., Path]) -> N
 
 
 def test_a_frozen_function_of_64_bits_is_served_beside_others(freeze: Callable[..., Path]) -> None:
-    """JAX is imported here, and computes in 32 bits: the executable stays as it was frozen."""
+    """Although JAX is imported here and computes in 32 bits."""
     with jax.enable_x64(True):
         path = freeze(jnp.sqrt, np.ones((1, 2)), buckets=(1,))
     loaded = load_frozen(serve.frozen(path))

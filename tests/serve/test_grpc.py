@@ -1,4 +1,4 @@
-"""The inference protocol over gRPC, asked by Triton's client and its generated messages."""
+"""The inference protocol over gRPC, with Triton's client and its generated messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def serving(
     limits: Limits | None = None,
     slow: Callable[[Any], Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """Models `double` and `broken`, and `slow` on a thread of its own."""
+    """A server of the models `double`, `broken` and, if given, `slow`, which runs on a thread."""
     values = Values()
     engine = Engine(values)
     models = Models(engine, values, lambda: 1.0)
@@ -93,7 +93,7 @@ async def serving(
 
 
 async def refused(call: Any) -> tuple[Code, str]:
-    """Status and text of a call that has to fail."""
+    """The status and text of a call that must fail."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -175,7 +175,7 @@ def test_typed_contents_are_read_and_the_id_comes_back() -> None:
         ({"model_name": "broken"}, Code.INTERNAL, "the model failed on this request"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_has_its_status_and_no_insides(
+def test_errors_have_their_status_and_reveal_no_internals(
     fields: dict[str, Any], code: Code, text: str
 ) -> None:
     async def body() -> None:
@@ -188,8 +188,8 @@ def test_what_cannot_be_answered_has_its_status_and_no_insides(
     asyncio.run(body())
 
 
-def test_bytes_that_are_no_message_are_the_clients_error() -> None:
-    """A thousand damaged requests: none is an internal error, and the server goes on."""
+def test_invalid_messages_are_the_clients_error() -> None:
+    """A thousand corrupted requests cause no internal error, and the server continues."""
     draw = random.Random(3)
 
     async def body() -> None:
@@ -210,7 +210,7 @@ def test_bytes_that_are_no_message_are_the_clients_error() -> None:
     asyncio.run(body())
 
 
-def test_only_the_token_opens_models_and_probes_need_none() -> None:
+def test_models_need_the_token_and_probes_do_not() -> None:
     async def body() -> None:
         async with serving(token=b"0123456789abcdef") as served:
             assert await served.client.is_server_live()
@@ -223,7 +223,7 @@ def test_only_the_token_opens_models_and_probes_need_none() -> None:
     asyncio.run(body())
 
 
-def test_larger_messages_than_allowed_are_refused() -> None:
+def test_messages_above_the_limit_are_refused() -> None:
     async def body() -> None:
         async with serving(limits=Limits(body_bytes=1000)) as served:
             code, _ = await refused(served.stub.ModelInfer(request(id="x" * 2000)))
@@ -233,7 +233,7 @@ def test_larger_messages_than_allowed_are_refused() -> None:
 
 
 class Gate:
-    """A model that computes when it is told to, and what it was given."""
+    """A model that blocks until it is opened, and records its inputs."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -249,7 +249,7 @@ class Gate:
         await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, 60)
 
 
-def test_rows_of_calls_that_have_ended_are_never_computed() -> None:
+def test_rows_of_ended_calls_are_never_computed() -> None:
     gate = Gate()
 
     async def body() -> None:
@@ -278,7 +278,7 @@ def test_rows_of_calls_that_have_ended_are_never_computed() -> None:
     asyncio.run(body())
 
 
-def test_a_full_queue_says_so_and_when_to_return() -> None:
+def test_a_full_queue_answers_with_the_time_to_retry() -> None:
     gate = Gate()
 
     async def body() -> None:
@@ -318,7 +318,7 @@ def test_a_call_that_has_arrived_is_answered_while_draining_and_new_ones_are_not
     asyncio.run(body())
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_without_the_extra_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from firstlight.cli import main

@@ -13,7 +13,7 @@ import pytest
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.histfactory_models import models_of
 from firstlight.serve.loading import Loaded, example_rows, load
-from firstlight.serve.tensors import arranged
+from firstlight.serve.tensors import arrange
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +45,7 @@ def loaded(path: Path, name: str, watch: CompileWatch) -> Loaded:
 
 
 def run(model: Loaded, given: list[Any]) -> dict[str, Any]:
-    outputs = model.run(model.buckets[0], arranged(model, given).arrays)
+    outputs = model.run(model.buckets[0], arrange(model, given).arrays)
     return {t.name: o for t, o in zip(model.signature.outputs, outputs, strict=True)}
 
 
@@ -62,7 +62,7 @@ def test_nll_of_rows_of_parameters_is_pyhfs(path: Path, oracle: Any, watch: Comp
     assert served.signature.inputs[0].wire_shape == [-1, 2]
     assert [(t.name, t.datatype) for t in served.signature.outputs] == [("nll", "FP64")]
     found = run(served, [points])["nll"]
-    # pyhf's own order of parameters, which the served models share.
+    # The served models have pyhf's order of parameters.
     assert list(model.config.par_names) == ["mu", "scale"]
     wanted = [-model.logpdf(point, data)[0] for point in points]
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
@@ -84,8 +84,8 @@ def test_significance_of_observed_and_of_given_data_is_pyhfs(
     assert found["converged"].all()
 
 
-def test_fit_and_cls_are_those_of_the_library(path: Path, oracle: Any) -> None:
-    """Without compiling: what is compiled is tested with significance."""
+def test_fit_and_cls_are_pyhfs(path: Path, oracle: Any) -> None:
+    """Not compiled; compiled models are tested with significance."""
     from firstlight import histfactory as hf
     from firstlight.serve.histfactory_models import _cls, _fit
 
@@ -101,7 +101,7 @@ def test_fit_and_cls_are_those_of_the_library(path: Path, oracle: Any) -> None:
     np.testing.assert_allclose(cls["expected"], np.ravel(wanted[1]), rtol=2e-3)
 
 
-def test_the_command_has_fits_factorise_on_one_thread(
+def test_the_command_limits_factorisations_of_fits_to_one_thread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes on a transport that remembers: no sockets, no waiting."""
+"""HTTP/1.1 as bytes on an in-memory transport: no sockets, no waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.serve.http_server import Connection, Limits, Server
 
 
 class Transport:
-    """What was written, and whether it was closed."""
+    """Records what was written, and whether it was closed."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -42,7 +42,7 @@ class Transport:
 
 
 def receive(connection: Connection, data: bytes) -> None:
-    """Bytes as they come from a socket, into the place that the connection gives."""
+    """Pass bytes to a connection as a socket would."""
     while data:
         place = connection.get_buffer(-1)
         part, data = data[: len(place)], data[len(place) :]
@@ -51,7 +51,7 @@ def receive(connection: Connection, data: bytes) -> None:
 
 
 class EchoApp:
-    """Answers with the request's body: at once, or when told to."""
+    """Answers with the request's path and body, immediately or when the test does it."""
 
     def __init__(self, later: bool = False) -> None:
         self.later, self.waiting = later, list[Exchange]()
@@ -110,12 +110,12 @@ def test_one_byte_at_a_time_is_the_same_request() -> None:
     assert wire.transport.written.endswith(b"\r\n\r\n/p abc")
 
 
-def test_a_chunked_body_is_put_together() -> None:
+def test_a_chunked_body_is_reassembled() -> None:
     head = b"POST /p HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
     assert Wire().send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").endswith(b"/p abcde")
 
 
-def test_requests_sent_ahead_are_answered_in_order() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     wire = Wire(later=True)
     wire.send(post(b"1") + post(b"2") + post(b"3"))
     assert len(wire.app.waiting) == 1  # one after the other
@@ -131,13 +131,13 @@ def test_requests_sent_ahead_are_answered_in_order() -> None:
     assert bodies == [b"<1>", b"<2>", b"<3>"]
 
 
-def test_a_client_far_ahead_is_not_read_any_further() -> None:
+def test_too_many_pipelined_requests_pause_reading() -> None:
     wire = Wire(later=True)
     wire.send(post(b"1") * 20)
     assert wire.transport.paused
 
 
-def test_connection_close_and_http_1_0_are_kept() -> None:
+def test_connection_close_and_http_1_0_are_honoured() -> None:
     wire = Wire()
     assert b"connection: close" in wire.send(post(b"", more=b"connection: close\r\n"))
     assert wire.transport.closed
@@ -146,7 +146,7 @@ def test_connection_close_and_http_1_0_are_kept() -> None:
     assert old.transport.closed
 
 
-def test_an_offer_to_speak_another_protocol_is_answered_in_this_one() -> None:
+def test_an_offer_to_upgrade_is_answered_in_http_1_1() -> None:
     wire = Wire()
     wire.send(b"GET /p HTTP/1.1\r\nhost: h\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n")
     assert wire.status == 200 and wire.transport.closed
@@ -156,7 +156,7 @@ def test_a_head_request_gets_no_body() -> None:
     assert Wire().send(b"HEAD /p HTTP/1.1\r\nhost: h\r\n\r\n").endswith(b"\r\n\r\n")
 
 
-def test_expect_100_continue_is_told_to_go_on() -> None:
+def test_expect_100_continue_is_answered() -> None:
     wire = Wire()
     head, _, body = post(b"abc", more=b"expect: 100-continue\r\n").partition(b"\r\n\r\n")
     assert wire.send(head + b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -177,9 +177,7 @@ def test_expect_100_continue_is_told_to_go_on() -> None:
         (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 60 + b"\r\n", 431),
     ],
 )
-def test_what_is_not_a_request_is_refused_and_the_connection_ended(
-    data: bytes, status: int
-) -> None:
+def test_an_invalid_request_is_refused_and_the_connection_closed(data: bytes, status: int) -> None:
     wire = Wire()
     wire.send(data)
     assert wire.status == status
@@ -188,7 +186,7 @@ def test_what_is_not_a_request_is_refused_and_the_connection_ended(
     assert wire.server.body_bytes == 0
 
 
-def test_a_slow_request_is_ended_with_408_and_an_idle_connection_closed() -> None:
+def test_a_slow_request_is_answered_408_and_an_idle_connection_is_closed() -> None:
     slow, idle = Wire(), Wire()
     slow.send(post(b"abc")[:-1])
     now = time.perf_counter()
@@ -199,7 +197,7 @@ def test_a_slow_request_is_ended_with_408_and_an_idle_connection_closed() -> Non
     idle.connection.check_time(now + 76)
     assert slow.status == 408 and slow.transport.ended
     assert idle.transport.closed and not idle.transport.written
-    slow.connection.check_time(now + 200)  # it never closed its side
+    slow.connection.check_time(now + 200)  # the client never closed its side
     assert slow.transport.closed
 
 
@@ -220,7 +218,7 @@ def test_large_bodies_share_a_bound_and_give_it_back() -> None:
     assert wire.server.body_bytes == 0
 
 
-def test_more_connections_than_allowed_are_told_so() -> None:
+def test_connections_above_the_limit_are_answered_503() -> None:
     wire = Wire(connections=1)
     _, transport = wire.connect()
     assert b" 503 " in transport.written
@@ -262,7 +260,7 @@ def test_the_bytes_of_a_large_tensor_begin_where_xla_can_use_them() -> None:
 def test_a_large_body_is_received_in_place_and_what_follows_is_the_next_request() -> None:
     wire = Wire(later=True, body_bytes=10**6, all_bodies_bytes=10**6)
     bodies = [bytes([i]) * 200_000 for i in range(3)]
-    wire.send(b"".join(map(post, bodies)) + post(b"small"))  # all ahead of the first answer
+    wire.send(b"".join(map(post, bodies)) + post(b"small"))  # all before the first answer
     assert wire.server.body_bytes == 600_005
     large = wire.app.waiting[0].body
     assert isinstance(large, memoryview)
@@ -279,7 +277,7 @@ def test_a_large_body_is_received_in_place_and_what_follows_is_the_next_request(
     assert wire.server.body_bytes == 0
 
 
-def test_a_client_that_closed_its_side_gets_its_answers_and_is_then_let_go() -> None:
+def test_a_client_that_closed_its_side_gets_its_answers_before_the_connection_closes() -> None:
     wire = Wire(later=True)
     wire.send(post(b"1") + post(b"2"))
     assert wire.connection.eof_received()

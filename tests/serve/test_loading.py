@@ -13,7 +13,7 @@ import pytest
 from firstlight import serve
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.loading import Loaded, LoadError, load
-from firstlight.serve.tensors import InvalidRequestError, arranged
+from firstlight.serve.tensors import InvalidRequestError, arrange
 
 pytestmark = pytest.mark.slow
 ROW = serve.Input("float32", (3,))
@@ -48,7 +48,7 @@ def test_a_model_is_declared_in_a_few_lines_and_is_still_a_function() -> None:
         ({"axes": {"n": range(1, 300)}}, "more than 256"),
     ],
 )
-def test_a_declaration_that_cannot_be_served_says_why(options: Any, message: str) -> None:
+def test_errors_of_declarations_name_the_reason(options: Any, message: str) -> None:
     with pytest.raises(serve.DeclarationError, match=message):
         serve.model(**{"inputs": {"x": ROW}, **options})(lambda x: x)
 
@@ -119,7 +119,7 @@ def test_a_second_process_loads_from_the_cache(write: Any) -> None:
     )
     root = "[[[2.0, 0.0], [0.0, 3.0]]]\n"
     assert first.stdout.startswith("[False, False]\ntraced\n") and first.stdout.endswith(root)
-    assert second.stdout == "[True, True]\n" + root  # what has a name is not even traced
+    assert second.stdout == "[True, True]\n" + root  # the named program is not even traced
 
 
 class Shelf:
@@ -130,7 +130,7 @@ class Shelf:
         self.look, self.put = self.values.get, self.values.__setitem__
 
 
-def test_a_named_program_is_traced_again_where_anything_differs(
+def test_a_named_program_is_traced_again_if_anything_differs(
     watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.serve import kept_programs
@@ -148,7 +148,7 @@ def test_a_named_program_is_traced_again_where_anything_differs(
         return load(declared(scaled, **given), watch)
 
     x = np.ones((1, 3), np.float32)
-    for factor in (2, 3):  # parameters are no part of the program
+    for factor in (2, 3):  # parameters are not part of the program
         loaded = again(parameters=np.float32(factor))
         assert bool(traced) == (factor == 2)
         assert loaded.run(loaded.buckets[0], [x])[0].tolist() == [[factor] * 3]
@@ -171,7 +171,7 @@ def test_a_named_program_is_traced_again_where_anything_differs(
         assert traced and loaded.run(loaded.buckets[0], [x])[0].tolist() == [[2] * 3]
 
 
-def test_a_named_program_with_arrays_of_jax_in_it_is_served_though_it_cannot_be_kept(
+def test_a_named_program_with_jax_arrays_as_constants_is_served_without_being_stored(
     watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.serve import kept_programs
@@ -206,11 +206,11 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
     ("function", "options", "message"),
     [
         (lambda x: x - x.mean(axis=0), {}, "changes with the other rows"),
-        (lambda x: x.sum(), {}, "leading axis has to be the rows"),
+        (lambda x: x.sum(), {}, "leading axis must be the rows"),
         (lambda x: x @ np.ones((4, 4)), {}, "cannot be compiled"),
         (lambda x: 1 / 0, {}, r"ZeroDivisionError \(test_loading.py, line \d+\): division by zero"),
         (lambda x: x if x.sum() > 0 else -x, {}, r"BoolConversionError \(test_loading.py, line"),
-        (lambda p, x: x, {"parameters": {"name": "text"}}, "no array of numbers"),
+        (lambda p, x: x, {"parameters": {"name": "text"}}, "not an array of numbers"),
         (lambda x: x, {"inputs": {"x": 3}}, "not a serve.Input"),
         (lambda x: x * 1j, {}, "complex64, which the protocol has no type for"),
         (lambda x: x, {"inputs": {"x": serve.Input("float32", ("n",))}}, "variable axes"),
@@ -227,7 +227,7 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
         "axes",
     ],
 )
-def test_a_model_that_cannot_be_served_says_why(
+def test_errors_of_models_name_the_reason(
     watch: CompileWatch, function: Any, options: Any, message: str
 ) -> None:
     with pytest.raises(LoadError, match=message):
@@ -244,7 +244,7 @@ def test_memory_is_checked_before_anything_is_put_on_the_device(watch: CompileWa
 
 @pytest.fixture(scope="module")
 def variable() -> Loaded:
-    """Rows of any length up to 8: running sums, and their total."""
+    """Cumulative sums and totals of rows of any length up to 8."""
     from firstlight.telemetry.values import Values
 
     watch = CompileWatch(Values())
@@ -264,7 +264,7 @@ def test_variable_axes_are_padded_to_the_next_size_and_cut_again(
     variable: Loaded, length: int, padded: int
 ) -> None:
     x = np.arange(1, length + 1, dtype=np.float32)[None]
-    rows = arranged(variable, [x])
+    rows = arrange(variable, [x])
     assert rows.sizes == (padded,) and rows.extents == {"length": length}
     bucket = variable.lanes[rows.sizes][0]
     sums, total = variable.run(bucket, rows.arrays)
@@ -278,7 +278,7 @@ def test_shapes_outside_the_buckets_are_refused_with_the_valid_ones(
     variable: Loaded, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        arranged(variable, [np.ones(shape, np.float32)])
+        arrange(variable, [np.ones(shape, np.float32)])
     assert caught.value.status == 400
     assert caught.value.valid == {
         "inputs": {"x": ["rows", "length"]}, "rows": [1, 2], "axes": {"length": [1, 8]},

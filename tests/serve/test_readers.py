@@ -1,4 +1,4 @@
-"""Processes that read requests for another one; what they answer with is in test_app.py."""
+"""Reader processes; their answers are tested in test_app.py."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def with_reader(claim: Callable[[ReaderInMemory, Models], Awaitable[None]]) -> N
     asyncio.run(run())
 
 
-def test_a_request_that_was_read_for_a_version_that_is_gone_is_read_again() -> None:
+def test_a_request_parsed_for_a_retired_version_is_parsed_again() -> None:
     async def claim(pair: ReaderInMemory, models: Models) -> None:
         models.put(fake_loaded(lambda x: 3 * x, {1: 1e-5}, version="2"))
-        # The reader hears of it after it has sent rows for the old one.
+        # The reader is notified after it has sent rows for the old one.
         sent = exchange([5])
         numbers, pair.readers._versions = pair.readers._versions, {}
         held: list[Any] = []
@@ -82,19 +82,19 @@ def test_rows_of_a_client_that_left_are_not_computed() -> None:
         sent = exchange([5])
         pair.reader.handle(sent)
         sent.is_gone = lambda: True  # type: ignore[method-assign]
-        pair.reader.say_who_left()
+        pair.reader.report_departures()
         while not models.engine.idle:
             await asyncio.sleep(0)
         (lane,) = models.names["fake"].current.lanes.values()
         assert sent.status is None and lane.cancelled.value == 1 and lane.rows_total.value == 0
-        assert not pair.process.waiting and not pair.reader._waiting  # nothing is kept of it
+        assert not pair.process.waiting and not pair.reader._waiting  # no state is left
 
     with_reader(claim)
 
 
 def test_a_reader_that_ends_leaves_no_rows_to_compute() -> None:
     async def claim(pair: ReaderInMemory, models: Models) -> None:
-        pair.readers._ending = True  # no other process is started here
+        pair.readers._ending = True  # so that no process is started
         pair.reader.handle(exchange([5]))
         pair.process.link.connection_lost(None)
         while not models.engine.idle:
@@ -106,7 +106,7 @@ def test_a_reader_that_ends_leaves_no_rows_to_compute() -> None:
     with_reader(claim)
 
 
-def test_a_rehearsal_reads_and_writes_every_form_without_a_word(capsys: Any) -> None:
+def test_a_rehearsal_of_a_reader_prints_nothing_and_is_not_counted(capsys: Any) -> None:
     async def claim(pair: ReaderInMemory, models: Models) -> None:
         setup = ReaderSetup(b"token", pair.readers.described())
         rehearse_reading(setup)
@@ -141,7 +141,7 @@ def readers_of(server: Running) -> list[int]:
 
 
 class Asking(threading.Thread):
-    """A client that sends one request after the other, on one connection while that lasts."""
+    """A client that sends one request after the other, and reconnects if necessary."""
 
     def __init__(self, server: Running, seed: int) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_a_killed_reader_ends_its_own_connections_and_is_replaced(server: Runnin
         client.done.set()
         client.join()
     assert [client.wrong for client in clients] == [[]] * 4
-    # Connections are handed over in turns: half of them were the other reader's.
+    # Connections are assigned in turn: half of them belonged to the other reader.
     assert sorted(client.ended > 0 for client in clients) == [False, False, True, True]
     assert before[1] in readers_of(server)
 
@@ -208,14 +208,14 @@ def test_a_reload_under_load_loses_no_request(server: Running) -> None:
         client.join()
     for client in clients:
         assert not client.wrong and not client.ended
-        assert client.factors == sorted(client.factors)  # nobody falls back to the old version
+        assert client.factors == sorted(client.factors)  # no client falls back to the old version
     text = server.ask("GET", "/metrics")[1]
     assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
 
 
 @pytest.mark.slow
 def test_sigterm_ends_the_readers_too_and_exits_with_0(server: Running) -> None:
-    """The last one: it ends the server."""
+    """The last test of this server, which it ends."""
     readers = readers_of(server)
     idle = http.client.HTTPConnection(server.address, timeout=60)
     idle.request("GET", "/v2/health/live")

@@ -1,4 +1,4 @@
-"""`firstlight serve` as a process, asked by Triton's own client; one server for most claims."""
+"""`firstlight serve` as a process, with Triton's own client; one server for most claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,10 @@ import pytest
 import serving_process
 
 from real_browser import browse, seen_in
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import serve_process
+import serve_trials
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +102,7 @@ def test_tritons_client_gets_the_right_numbers(triton: Any, binary: bool, rows: 
     np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
 
 
-def test_tritons_client_is_told_of_a_wrong_shape(triton: Any) -> None:
+def test_tritons_client_gets_an_error_for_a_wrong_shape(triton: Any) -> None:
     from tritonclient.http import InferInput
     from tritonclient.utils import InferenceServerException
 
@@ -109,8 +112,8 @@ def test_tritons_client_is_told_of_a_wrong_shape(triton: Any) -> None:
         triton.infer("scores", [sent])
 
 
-def test_batched_results_equal_single_ones_whatever_the_mix(server: Running) -> None:
-    """Many clients at once, with requests of all sizes; equal to a few units in the last place."""
+def test_results_do_not_depend_on_the_other_requests_of_a_batch(server: Running) -> None:
+    """Many clients at once, with requests of all sizes."""
     import asyncio
 
     rng = np.random.default_rng(2)
@@ -148,7 +151,7 @@ def test_no_request_compiled_anything(server: Running) -> None:
     assert float(started) > 0
 
 
-def test_a_body_that_stays_away_does_not_keep_others_waiting(server: Running) -> None:
+def test_a_body_that_never_arrives_does_not_delay_other_requests(server: Running) -> None:
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /models/scores HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{")
@@ -156,7 +159,7 @@ def test_a_body_that_stays_away_does_not_keep_others_waiting(server: Running) ->
 
 
 class _Injecting(http.server.BaseHTTPRequestHandler):
-    """Passes a page on with a script that uses it as a person would."""
+    """A proxy that adds a script to the page, which uses it as a person would."""
 
     server_address: str
     script: str
@@ -189,7 +192,7 @@ def test_the_page_shows_models_and_tries_a_request_in_a_browser(
     server: Running, chromium: str, tmp_path: Path
 ) -> None:
     as_served = browse(chromium, tmp_path / "a", "--dump-dom", f"http://{server.address}/").stdout
-    assert "No request met a compile" in as_served and "<h2>count 1</h2>" in as_served
+    assert "No compiles during requests" in as_served and "<h2>count 1</h2>" in as_served
     script = """<script>
       document.getElementById("send").click();
       const seen = document.getElementById("answer");
@@ -225,54 +228,43 @@ def test_reload_takes_a_new_version_and_keeps_the_old_one_on_failure(server: Run
     assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
 
 
-def test_a_second_server_on_the_same_port_says_so_and_exits_with_2(server: Running) -> None:
-    server.write("1")
-    port = server.address.rpartition(":")[2]
-    command = [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", port]
-    done = subprocess.run(
-        command, cwd=server.file.parent, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 2 and "Choose another --port" in done.stderr
-
-
-def test_sigterm_answers_what_has_arrived_and_exits_with_0(tmp_path: Path) -> None:
-    running = Running(tmp_path, "--drain-seconds", "60")
-    running.until("ready after")
-    host, _, port = running.address.rpartition(":")
+def test_sigterm_answers_pending_requests_and_exits_with_0(server: Running) -> None:
+    """The last test of this server, which it ends."""
+    host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))) as client:
         body = b'{"steps": [300000000]}'
         client.sendall(b"POST /models/count HTTP/1.1\r\nhost: h\r\ncontent-length: "
                        b"%d\r\n\r\n%s" % (len(body), body))  # fmt: skip
         while (
             '\nfirstlight_queue_duration_seconds_count{model="count"} 1.0\n'
-            not in (running.ask("GET", "/metrics")[1])
+            not in (server.ask("GET", "/metrics")[1])
         ):
             pass  # until it is being computed
-        running.process.send_signal(signal.SIGTERM)
-        running.until("draining")
+        server.process.send_signal(signal.SIGTERM)
+        server.until("draining")
         answer = b""
         while part := client.recv(65536):
             answer += part
     assert b" 200 OK" in answer and answer.endswith(b'{"steps":[300000000]}')
-    running.until("stopped")
-    assert running.stop() == 0
+    server.until("stopped")
+    assert server.stop() == 0
 
 
 def test_sigterm_while_models_are_prepared_ends_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
-    running = Running(tmp_path, first="open('gate').read()")  # waits for somebody to write there
+    running = Running(tmp_path, first="open('gate').read()")  # blocks, as nobody writes to it
     assert running.ask("GET", "/v2/health/live")[0] == 200
     assert running.ask("GET", "/v2/health/ready")[0] == 503
     assert running.stop() == 0
 
 
-def test_killed_under_load_every_request_of_clients_that_retry_is_answered_rightly() -> None:
-    """With kill -9; the benchmark compares every answer with NumPy's."""
-    benchmark = Path(__file__).parents[2] / "benchmarks" / "serve.py"
-    command = [sys.executable, str(benchmark), "--only", "kill", "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2000 of 2000 requests answered, 0 wrongly" in done.stdout
+def test_after_kill_9_under_load_clients_that_retry_get_every_answer_and_all_are_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The benchmark compares every answer with NumPy's."""
+    serve_process.write_programs(tmp_path)
+    serve_trials.kill(tmp_path, rounds=1)
+    assert "2000 of 2000 requests answered, 0 wrongly" in capsys.readouterr().out
 
 
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: Any) -> None:
@@ -303,7 +295,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: An
         ("", "b.py", "no such file"),
     ],
 )
-def test_a_file_without_a_model_says_why(
+def test_errors_of_files_name_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, target: str, message: str
 ) -> None:
     from firstlight.serve.targets import TargetError, models_in

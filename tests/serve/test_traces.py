@@ -83,7 +83,7 @@ def test_a_request_is_a_span_with_its_queue_and_execution_under_the_callers() ->
     assert len({span.span_id for span in spans}) == 6
 
 
-def test_what_compiled_is_marked_on_the_request_and_the_execution() -> None:
+def test_a_compile_is_marked_on_the_request_and_execute_spans() -> None:
     count = itertools.count()
     with collecting() as collector:
         asked(
@@ -102,7 +102,7 @@ def test_requests_without_a_result_are_errors_with_a_reason() -> None:
     def broken(x: Any) -> Any:
         raise ZeroDivisionError
 
-    too_many = [post([float(i)] * 8) for i in range(2)]  # no more than a bucket may wait
+    too_many = [post([float(i)] * 8) for i in range(2)]  # the queue has room for one bucket only
     with collecting() as collector:
         to = Destination(collector.url + "/v1/traces")
         asked(*too_many, to=to, call=broken)
@@ -124,7 +124,7 @@ def test_callers_that_do_not_sample_are_not_traced_and_bad_headers_are_ignored()
     assert TRACE not in {span.trace_id.hex() for span in spans}
 
 
-def test_a_collector_that_is_down_costs_one_warning_and_no_request(
+def test_an_unreachable_collector_causes_one_warning_and_fails_no_request(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warning_line, "_said", set())

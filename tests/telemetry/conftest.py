@@ -1,4 +1,4 @@
-"""A watch of this process, asked over HTTP and read by somebody else's parser."""
+"""A watch of this process, scraped over HTTP and read by Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def watch() -> Iterator[ProcessWatch]:
-    """Looks when it is asked only."""
+    """A watch that samples only when scraped."""
     yield telemetry.start(
         "127.0.0.1:0", interval_seconds=3600, max_functions=6, gradient_seconds=600
     )
@@ -30,7 +30,7 @@ def watch() -> Iterator[ProcessWatch]:
 
 @pytest.fixture
 def value(watch: ProcessWatch) -> Scrape:
-    """Of a series, as it is now: `value("steps_total", function="f", result="ok")`."""
+    """Reads the current value of a series: `value("steps_total", function="f", result="ok")`."""
     assert watch.server is not None
     url = f"http://127.0.0.1:{watch.server.port}/metrics"
 
@@ -44,14 +44,14 @@ def value(watch: ProcessWatch) -> Scrape:
 
 @pytest.fixture
 def every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks of gradients take as much of the time as they like."""
+    """Removes the limits on how often gradients are checked."""
     monkeypatch.setattr(gradient_checks, "_MAX_SHARE", 1e12)
     monkeypatch.setattr(gradient_checks, "_EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture
 def checks(every_call: None, watch: ProcessWatch) -> Checks:
-    """Gradients by the result of their check, or by the reason why there is none."""
+    """Counts of gradient checks by result, or by the reason that there was none."""
     names = ("firstlight_gradient_checks_total", "firstlight_gradients_not_checked_total")
 
     def count() -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a process exports, as somebody else's parser reads it."""
+"""The exported metrics of a process, read by Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def samples(text: str) -> Samples:
-    """By name and labels."""
+    """Values by name and labels."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -35,7 +35,7 @@ def everything(watch: ProcessWatch) -> Samples:
 
 @dataclass(frozen=True)
 class Sent:
-    """A request that somebody has received."""
+    """A request that the receiver got."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Sent:
 
 @contextmanager
 def receiver(answer: bytes = b"") -> Iterator[tuple[str, list[Sent]]]:
-    """A push-gateway, or a collector: its address, and what it was sent."""
+    """A push-gateway or collector: yields its URL and the list of received requests."""
     received: list[Sent] = []
 
     class Handler(BaseHTTPRequestHandler):

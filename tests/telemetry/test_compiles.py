@@ -1,4 +1,4 @@
-"""Compiles and what the cache did, against what the test made JAX compile."""
+"""Counts of compiles and cache results, for known compiles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """JAX without a cache, which commands that ran in this process may have turned on."""
+    """Turn off JAX's cache, which other tests in this process may have turned on."""
     before = jax.config.jax_compilation_cache_dir
     jaxs_own = getattr(compilation_cache.get_file_cache, "_get_file_cache", None)
     if jaxs_own is not None:
@@ -67,8 +67,11 @@ def cache_folder(tmp_path: Path) -> Any:
     compilation_cache.reset_cache()
 
 
-def test_what_the_cache_has_saved_is_part_of_the_cost_of_a_compile(watch: ProcessWatch) -> None:
-    for saved in (9.0, -0.1):  # JAX keeps whole seconds: a short compile saves less than nothing
+def test_time_saved_by_the_cache_is_part_of_the_cost_of_a_compile(watch: ProcessWatch) -> None:
+    for saved in (
+        9.0,
+        -0.1,
+    ):  # JAX stores whole seconds: for a short compile, the saving can be negative
         monitoring.record_event_duration_secs(events.SAVED, saved)
         for event in events.STAGES:
             monitoring.record_event_duration_secs(event, 0.5, fun_name="jit(read)")
@@ -90,13 +93,13 @@ def test_a_hit_and_a_miss_are_what_the_cache_folder_had(value: Scrape, cache_fol
     assert value("compiles_total", function="kept", source="cache") == 2
 
 
-def test_without_a_cache_nothing_is_asked_of_it(value: Scrape) -> None:
+def test_without_a_cache_no_miss_is_counted(value: Scrape) -> None:
     assert not jax.config.jax_compilation_cache_dir
     jax.jit(lambda x: x * 9)(np.float32(1)).block_until_ready()
     assert value("compile_cache_requests_total", result="miss") == 0
 
 
-def test_a_listener_that_fails_is_one_line_and_the_program_goes_on(
+def test_a_failing_listener_causes_one_warning_and_the_program_continues(
     watch: ProcessWatch, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(name: str) -> None:

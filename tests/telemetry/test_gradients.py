@@ -1,4 +1,4 @@
-"""Gradients of a program that knows nothing of it are checked, and nothing else happens to it."""
+"""Gradients of an unchanged program are checked, without any other effect on it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def halved(x: Any) -> Any:
     return jnp.sum(x**2)
 
 
-halved.defvjp(lambda x: (halved(x), x), lambda x, g: (g * x,))  # the two is forgotten
+halved.defvjp(lambda x: (halved(x), x), lambda x, g: (g * x,))  # wrong: the factor 2 is missing
 
 
 @pytest.mark.parametrize("is_jitted", [True, False])
-def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
+def test_a_correct_gradient_passes_and_the_program_gets_its_results(
     is_jitted: bool, checks: Checks
 ) -> None:
     gradient, both = jax.grad(energy), jax.value_and_grad(energy)
@@ -49,7 +49,7 @@ def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
 
 
 @pytest.mark.parametrize("is_jitted", [True, False])
-def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
+def test_a_wrong_rule_is_found_in_an_unchanged_program(
     is_jitted: bool, checks: Checks, capfd: pytest.CaptureFixture[str]
 ) -> None:
     gradient = jax.value_and_grad(halved)
@@ -57,22 +57,22 @@ def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
         gradient = jax.jit(gradient)
     for _ in range(2):
         np.testing.assert_allclose(gradient(X)[1], X)
-    # Along two directions each time; once is not enough.
+    # Each check uses two directions, and one wrong check is not enough.
     assert checks() == {"uncertain": 1, "wrong": 1}
     assert capfd.readouterr().err.count("the gradient of halved disagrees") == 1
 
 
-def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Checks) -> None:
+def test_a_gradient_taken_again_at_every_step_keeps_its_checks(checks: Checks) -> None:
     def loss(x: Any) -> Any:
         return jnp.sum(x**2)
 
     for _ in range(3):
         jax.grad(loss)(X)
     (found,) = vars(loss)["_firstlight_gradients"].values()
-    assert checks() == {"ok": 3} and found._turn == 3  # another direction each time
+    assert checks() == {"ok": 3} and found._turn == 3  # with another direction each time
 
 
-def test_what_a_check_traces_and_compiles_is_not_counted(
+def test_compiles_of_a_check_are_not_counted(
     value: Scrape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def once_compiled(x: Any) -> Any:
@@ -93,7 +93,9 @@ def test_what_a_check_traces_and_compiles_is_not_counted(
     assert value("steps_total", function="once_compiled", result="ok") == 4
 
 
-def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks) -> None:
+def test_gradients_with_auxiliary_results_several_variables_and_other_arguments_are_checked(
+    checks: Checks,
+) -> None:
     def loss(weights: Any, bias: Any, batch: Any, kind: str, *, scale: float) -> Any:
         assert kind == "mean"
         error = jnp.mean((batch["x"] @ weights["w"] + bias) ** 2) * scale
@@ -103,7 +105,7 @@ def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks)
     weights = {"w": np.arange(3, dtype=np.float32), "steps": np.int32(3)}
     for make in (jax.grad, jax.value_and_grad):
         gradient = make(loss, (0, 1), has_aux=True)
-        with pytest.raises(TypeError, match="grad requires"):  # JAX's own: of an integer
+        with pytest.raises(TypeError, match="grad requires"):  # JAX's own error, for an integer
             gradient(weights, 0.5, batch, "mean", scale=2.0)
         gradient({"w": weights["w"]}, 0.5, batch, "mean", scale=2.0)
     jitted = jax.jit(jax.grad(loss, has_aux=True), static_argnums=3)
@@ -111,7 +113,7 @@ def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks)
     assert checks() == {"ok": 3}
 
 
-def test_what_cannot_or_must_not_be_checked_is_left_alone_and_counted(
+def test_gradients_that_cannot_or_must_not_be_checked_are_counted(
     checks: Checks, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[float] = []
@@ -125,16 +127,16 @@ def test_what_cannot_or_must_not_be_checked_is_left_alone_and_counted(
 
     for _ in range(2):
         jax.jit(jax.grad(asks))(X).block_until_ready()
-    assert asked == [1.0, 1.0]  # by the program
+    assert asked == [1.0, 1.0]  # by the program only
     jax.vmap(jax.grad(jnp.sin))(X)
     jax.grad(jnp.sin, holomorphic=True)(1j)
     assert checks() == {"effects": 2}
     assert jax.grad(jax.grad(jnp.sin))(0.5) == pytest.approx(-np.sin(0.5))
-    assert checks() == {"effects": 2, "ok": 1}  # the outer one of two is as any other
+    assert checks() == {"effects": 2, "ok": 1}  # the outer gradient is checked like any other
     assert capfd.readouterr().err == ""
 
 
-def test_a_check_that_takes_longer_than_its_budget_is_one_warning(
+def test_a_check_over_its_budget_stops_with_one_warning_and_evaluates_nothing(
     every_call: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     watch = telemetry.start(gradient_seconds=1e-9, interval_seconds=3600)
@@ -150,33 +152,33 @@ def test_a_check_that_takes_longer_than_its_budget_is_one_warning(
     over = ("firstlight_gradient_checks_total", frozenset({("result", "over_budget")}))
     found = everything(watch)[over]
     telemetry.stop()
-    assert found == 1 and len(evaluated) == 1  # traced by the program
+    assert found == 1 and len(evaluated) == 1  # traced by the program only
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and "the gradient of slow was not checked" in said[0]
 
 
-def test_a_program_that_has_just_begun_is_not_held_up(
+def test_a_check_waits_until_it_costs_at_most_a_hundredth_of_the_time(
     watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([100.0, 150.0, 199.0])
     monkeypatch.setattr(gradient_checks, "monotonic", lambda: next(clock))
     checks = Gradients(watch.steps, watch.note_gradient, 5.0).checks_of(None)
-    # A compile took 2 s, so a check takes about as much: at 300 s that is a hundredth of the time.
+    # A check costs about as much as the compile, 2 s: a hundredth of the time only at 300 s.
     for _ in range(2):
         assert not checks.check((X,), {}, cost_seconds=2.0)
         assert checks.next_check == 100.0 + 2.0 * 100
 
 
-def test_gradients_and_their_functions_are_pickled_as_without_the_watch(checks: Checks) -> None:
+def test_gradients_and_their_functions_pickle_as_without_the_watch(checks: Checks) -> None:
     def loss(x: Any) -> Any:
         return jnp.sum(x**2)
 
     gradient = jax.grad(loss)
     gradient(X)
     assert checks() == {"ok": 1}
-    made, arguments = gradient.__reduce__()  # what a pickle is made of
+    made, arguments = gradient.__reduce__()  # what pickle uses
     assert made(*arguments) is gradient.__wrapped__
-    # Some picklers write the attributes of a function too; those of ours are nothing elsewhere.
+    # Some picklers also write the attributes of a function; ours become empty.
     assert pickle.loads(pickle.dumps(vars(loss))) == {"_firstlight_gradients": {}}
     assert isinstance(jax.jit(gradient), jax.stages.Wrapped)
 
@@ -188,5 +190,5 @@ def unwatched() -> Iterator[None]:
     telemetry.stop()
 
 
-def test_no_budget_is_no_checks_and_jax_is_left_as_it_was(unwatched: None) -> None:
+def test_without_a_budget_jaxs_gradients_are_not_replaced(unwatched: None) -> None:
     assert jax.grad is api.grad and jax.value_and_grad is api.value_and_grad

@@ -1,4 +1,4 @@
-"""Gradients that are taken within jitted functions are checked, on the program's own values."""
+"""Gradients within jitted functions are checked, with the program's own values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.linspace(0.5, 2.0, 6, dtype=np.float32)
 
 
 def with_rule(factor: float) -> Any:
-    """A square whose own rule is right if the factor is 2."""
+    """A square with a custom rule, which is correct if the factor is 2."""
 
     @jax.custom_vjp
     def square(x: Any) -> Any:
@@ -63,7 +63,9 @@ def plain(square: Any) -> Any:
 def closing_over_its_batch(square: Any) -> Any:
     @jax.jit
     def step(parameters: Any, batch: Batch) -> Any:
-        scale = jnp.mean(parameters["w"] ** 2)  # constant for the gradient, though it is of w
+        scale = jnp.mean(
+            parameters["w"] ** 2
+        )  # a constant for the gradient, although it depends on w
 
         def loss(p: Any) -> Any:
             return network(p, batch, square) * (1 + scale), {"scale": scale}
@@ -102,7 +104,9 @@ def in_a_loop_around_constants(square: Any) -> Any:
     @jax.jit
     def steps(parameters: Any, batch: Batch) -> Any:
         def body(_: Any, total: Any) -> Any:
-            gradient = jax.grad(network)(parameters, batch, square)  # of what is around the loop
+            gradient = jax.grad(network)(
+                parameters, batch, square
+            )  # with respect to values from outside the loop
             return jax.tree.map(jnp.add, total, gradient)
 
         zeros = jax.tree.map(jnp.zeros_like, parameters)
@@ -156,13 +160,13 @@ def trained(step: Any, times: int = 4) -> Any:
 
 
 @pytest.mark.parametrize("make", STEPS)
-def test_a_right_rule_within_a_step_is_found_right(make: Any, checks: Checks) -> None:
+def test_a_correct_rule_within_a_step_passes(make: Any, checks: Checks) -> None:
     trained(make(right), 3)
     assert set(checks()) == {"ok"}
 
 
 @pytest.mark.parametrize("make", STEPS)
-def test_a_wrong_rule_within_a_step_is_reported_when_it_was_seen_twice(
+def test_a_wrong_rule_within_a_step_is_reported_after_two_failed_checks(
     make: Any, checks: Checks
 ) -> None:
     trained(make(wrong), 6)
@@ -187,11 +191,11 @@ def test_a_step_is_the_same_program_and_gives_the_same_bits_under_watch(
     counts = everything(watch)
     telemetry.stop()
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert len(traced) == 2 * times  # a check runs nothing of the program's Python
+    assert len(traced) == 2 * times  # a check does not run the program's Python code
     assert counts["firstlight_gradient_checks_total", frozenset({("result", "ok")})] >= 2
 
 
-def test_the_program_that_is_compiled_is_the_one_without_a_watch(watch: ProcessWatch) -> None:
+def test_the_compiled_program_is_the_same_as_without_the_watch(watch: ProcessWatch) -> None:
     def step(grad: Any, parameters: Any, batch: Batch) -> Any:
         return descent(parameters, grad(network)(parameters, batch, right))
 
@@ -203,7 +207,7 @@ def test_the_program_that_is_compiled_is_the_one_without_a_watch(watch: ProcessW
 
 
 def check_steps_of(loss: Any, times: int = 6, x: Any = X) -> None:
-    """Of a program that takes the gradient of this."""
+    """Run a program that takes the gradient of this loss."""
 
     @jax.jit
     def step(x: Any) -> Any:
@@ -215,12 +219,12 @@ def check_steps_of(loss: Any, times: int = 6, x: Any = X) -> None:
 
 
 def of_a_softmax(square: Any) -> Any:
-    """Within which JAX stops the gradient of the largest number, though that changes nothing."""
+    """JAX applies stop_gradient to the maximum, although that changes nothing."""
     return lambda x: -jax.nn.log_softmax(square(x))[0]
 
 
 def with_a_constant_part(square: Any) -> Any:
-    """Differences would be twice as large, without regard to `stop_gradient`, also in a scan."""
+    """Differences that ignore `stop_gradient` would be twice as large. In a scan."""
 
     def loss(x: Any) -> Any:
         def body(total: Any, y: Any) -> Any:
@@ -236,7 +240,9 @@ def straight_through(square: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [of_a_softmax, with_a_constant_part, straight_through])
-def test_what_stop_gradient_holds_is_held_in_the_differences(make: Any, checks: Checks) -> None:
+def test_inputs_of_stop_gradient_are_held_constant_in_differences(
+    make: Any, checks: Checks
+) -> None:
     check_steps_of(make(right), 3)
     assert set(checks()) == {"ok"}
 
@@ -265,7 +271,7 @@ def rounded(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [clipped, rounded])
-def test_a_gradient_that_is_another_one_on_purpose_is_not_called_wrong(
+def test_an_intentionally_different_gradient_is_not_reported_wrong(
     loss: Any, checks: Checks
 ) -> None:
     check_steps_of(loss, 4)
@@ -281,7 +287,7 @@ def at_a_kink(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [in_half_precision, at_a_kink])
-def test_where_differences_cannot_tell_there_is_no_alarm(loss: Any, checks: Checks) -> None:
+def test_inconclusive_differences_raise_no_alarm(loss: Any, checks: Checks) -> None:
     for _ in range(2):
         check_steps_of(loss, 3)
     assert set(checks()) <= {"ok", "uncertain"} and checks()
@@ -300,15 +306,17 @@ def test_integers_are_not_moved_and_second_derivatives_are_checked(checks: Check
     assert checks() == {"ok": 6}
 
 
-def test_what_a_function_has_twice_is_not_moved(checks: Checks) -> None:
-    """In the step, a variable that is also constant for the gradient is one and the same."""
+def test_a_variable_that_the_function_also_holds_is_not_moved(checks: Checks) -> None:
+    """In the program, a constant of the function may be the same variable as its argument."""
 
     class Model:
         def __init__(self, old: Any) -> None:
             self.old = {"x": old}
 
         def overlap(self, x: Any, more: Any = None) -> Any:
-            return jnp.vdot(x, self.old["x"])  # slope: old; that of its square: twice as much
+            return jnp.vdot(
+                x, self.old["x"]
+            )  # its gradient is old; moving both would give twice that
 
     @jax.jit
     def step(x: Any, y: Any) -> Any:
@@ -335,7 +343,7 @@ def test_a_step_with_a_name_is_checked_and_timed(value: Scrape, every_call: None
 def test_effects_are_not_repeated_and_what_needs_them_is_not_checked(checks: Checks) -> None:
     said: list[float] = []
 
-    def tells(x: Any) -> Any:  # of which the value has no need
+    def tells(x: Any) -> Any:  # which the value does not need
         jax.debug.callback(lambda y: said.append(float(y)), x[0])
         return jnp.sum(x**2)
 
@@ -365,7 +373,7 @@ def test_a_branch_that_is_not_taken_is_not_checked(checks: Checks) -> None:
     assert checks() == {"ok": 1}
 
 
-def test_programs_of_several_processes_are_checked_where_one_has_all_that_is_needed(
+def test_programs_on_several_processes_are_checked_if_one_can_evaluate_them(
     checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("all",))
@@ -378,7 +386,7 @@ def test_programs_of_several_processes_are_checked_where_one_has_all_that_is_nee
 
 
 @pytest.mark.parametrize("make", [plain, donating])
-def test_more_than_may_be_moved_or_copied_is_over_budget(
+def test_arrays_too_large_to_move_or_copy_are_over_budget(
     make: Any, checks: Checks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gradient_checks, "_MAX_BYTES", 100)

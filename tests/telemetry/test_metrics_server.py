@@ -1,4 +1,4 @@
-"""Who is told, and what comes of a port that is taken, a gateway that is down, a wrong token."""
+"""Export over HTTP and to a push-gateway: ports in use, unreachable gateways, tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firstlight.telemetry.watch.process import ProcessWatch
 TOKEN = "0123456789abcdef0123"
 
 
-def test_what_is_exported_is_read_by_others_as_it_was_counted() -> None:
+def test_prometheus_reads_exported_values_as_they_were_counted() -> None:
     values = Values()
     name = 'a "name"\\with\nall'
     values.counter(metrics.STEPS, name, "ok").add(3)
@@ -50,7 +50,7 @@ def test_what_is_exported_is_read_by_others_as_it_was_counted() -> None:
     assert one("process_resident_memory_bytes") == pytest.approx(resident[0], rel=0.2)
 
 
-def test_a_fork_that_has_counted_as_often_as_its_parent_exports_its_own_durations() -> None:
+def test_a_fork_with_the_same_counts_as_its_parent_exports_its_own_durations() -> None:
     values = Values()
     exporter = Exporter(values)
     durations = values.histogram(metrics.STEP_DURATION, "train", "warm")
@@ -63,7 +63,7 @@ def test_a_fork_that_has_counted_as_often_as_its_parent_exports_its_own_duration
     assert found[("firstlight_step_duration_seconds_sum", about)] == 9.0
 
 
-def test_a_metric_that_is_not_in_the_catalogue_is_left_out_with_one_warning(
+def test_a_metric_missing_from_the_catalogue_is_left_out_with_one_warning(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     values = Values()
@@ -73,7 +73,7 @@ def test_a_metric_that_is_not_in_the_catalogue_is_left_out_with_one_warning(
     assert capfd.readouterr().err.count("firstlight_unheard_of_total") == 1
 
 
-def test_a_port_that_is_taken_is_one_warning_and_nothing_else(
+def test_a_port_in_use_causes_one_warning_and_metrics_are_still_counted(
     watch: ProcessWatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert watch.server is not None
@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_one_warning_and_nothing_else(
     assert len(said) == 1 and f"127.0.0.1:{port}" in said[0] and "in use" in said[0]
 
 
-def test_of_a_range_of_ports_each_process_takes_the_next_that_is_free(watch: ProcessWatch) -> None:
+def test_each_process_takes_the_next_free_port_of_a_range(watch: ProcessWatch) -> None:
     assert watch.server is not None
     port = watch.server.port
     second = ProcessWatch(_settings(f"127.0.0.1:{port}-{min(port + 20, 65535)}"))
@@ -102,12 +102,12 @@ def test_of_a_range_of_ports_each_process_takes_the_next_that_is_free(watch: Pro
 
 
 @pytest.mark.parametrize("text", ["nonsense", "host:", "host:99999", "h:8-7", "h:-1", "h:1e3"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         telemetry.start(text)
 
 
-def test_a_push_gateway_is_told_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_push_gateway_gets_all_metrics_at_exit(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, received):
         telemetry.start(push=url, interval_seconds=3600)
         jax.jit(lambda x: x + 3)(np.float32(1)).block_until_ready()
@@ -120,23 +120,23 @@ def test_a_push_gateway_is_told_at_the_end(capfd: pytest.CaptureFixture[str]) ->
     assert count == 1
 
 
-def test_a_fork_has_a_group_of_its_own_at_the_push_gateway(
+def test_a_fork_has_a_separate_group_at_the_push_gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with receiver() as (url, received):
         watch = telemetry.start(push=url, interval_seconds=3600)
-        watch._tell()
+        watch._push()
         monkeypatch.setattr("os.getpid", lambda: 7)
         telemetry.stop()
     parent, child = (sent.path for sent in received)
     assert parent != child and child.endswith("%3A7")
 
 
-def test_a_push_gateway_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_push_gateway_causes_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, _):
-        pass  # closed again: nobody listens there
+        pass  # closed again: nothing listens there
     watch = telemetry.start(push=url, interval_seconds=3600)
-    watch._tell()
+    watch._push()
     telemetry.stop()
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and "push-gateway" in said[0]

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,18 +22,6 @@ from firstlight.telemetry.process_values import process_samples
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.values import Values
 
-PROGRAM = """\
-import jax, numpy as np
-
-@jax.jit
-def train(x):
-    return x * 2
-
-for _ in range(25):
-    train(np.ones(4, np.float32)).block_until_ready()
-print("done")
-"""
-
 
 def decoded(sent: Sent) -> ExportMetricsServiceRequest:
     assert (sent.method, sent.path) == ("POST", "/v1/metrics")
@@ -56,7 +40,7 @@ def described(message: ExportMetricsServiceRequest) -> dict[str, Any]:
 
 
 def flattened(message: ExportMetricsServiceRequest) -> Samples:
-    """The same series as in Prometheus's text, with buckets added up."""
+    """The series as in Prometheus's text, with cumulative buckets."""
     found: Samples = {}
     for name, metric in described(message).items():
         for point in getattr(metric, metric.WhichOneof("data")).data_points:
@@ -74,7 +58,7 @@ def flattened(message: ExportMetricsServiceRequest) -> Samples:
 
 
 def filled() -> Values:
-    """A value of every metric of the catalogue, but for what the system says of a process."""
+    """A value of every metric of the catalogue, except the system's process metrics."""
     values = Values()
     counted = [metric for metric in CATALOGUE if metric.name.startswith("firstlight_")]
     for number, metric in enumerate(counted, 1):
@@ -90,7 +74,7 @@ def filled() -> Values:
     return values
 
 
-def test_a_collector_is_sent_what_prometheus_would_read() -> None:
+def test_a_collector_gets_the_same_series_as_prometheus() -> None:
     values = filled()
     sent = flattened(otlp.encoded(values, now=1e9))
     read = samples(Exporter(values).text().decode())
@@ -118,41 +102,18 @@ def test_names_kinds_and_units_are_those_of_the_catalogue() -> None:
         assert found[name].unit == unit, name
 
 
-def test_a_job_that_ends_at_once_has_told_everything(tmp_path: Path) -> None:
-    program = tmp_path / "job.py"
-    program.write_text(PROGRAM)
-    with receiver() as (url, received):
-        done = subprocess.run(
-            [sys.executable, "-m", "firstlight", "exec", "--otlp", url, sys.executable, program],
-            env={**os.environ, "OTEL_RESOURCE_ATTRIBUTES": "team=higgs%20group"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-    message = decoded(received[-1])
-    steps = ("firstlight_steps_total", frozenset({("function", "train"), ("result", "ok")}))
-    found = flattened(message)
-    assert found[steps] == 25
-    assert found[("process_resident_memory_bytes", frozenset())] > 2**20
-    about = message.resource_metrics[0].resource.attributes
-    named = {pair.key: pair.value.string_value for pair in about}
-    assert named["service.name"] == "job.py" and named["team"] == "higgs group"
-
-
-def test_a_collector_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_collector_causes_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     with receiver() as (url, _):
-        pass  # closed again: nobody listens there
+        pass  # closed again: nothing listens there
     watch = telemetry.start(otlp=url, interval_seconds=3600)
-    watch._tell()
+    watch._push()
     assert jax.jit(lambda x: x + 5)(np.float32(1)) == 6
     telemetry.stop()
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and "collector" in said[0] and f"{url}/v1/metrics" in said[0]
 
 
-def test_a_collector_that_refuses_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_of_the_collector_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     refusal = ExportMetricsServiceResponse()
     refusal.partial_success.rejected_data_points = 3
     refusal.partial_success.error_message = "too many series"
@@ -184,7 +145,7 @@ def test_the_variables_of_opentelemetry_are_honoured(monkeypatch: pytest.MonkeyP
         ({"ENDPOINT": "c:4318"}, None, "http://HOST:4318"),
     ],
 )
-def test_what_the_variables_ask_for(
+def test_opentelemetrys_variables_select_the_collector(
     variables: dict[str, str],
     url: str | None,
     warning: str,
@@ -209,7 +170,7 @@ def test_without_the_extra_nothing_is_sent_and_that_is_said_once(
     assert not received and len(said) == 1 and "firstlight[opentelemetry]" in said[0]
 
 
-def test_a_metric_that_is_not_in_the_catalogue_is_not_sent(
+def test_a_metric_missing_from_the_catalogue_is_not_sent(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     values = Values()
@@ -219,7 +180,7 @@ def test_a_metric_that_is_not_in_the_catalogue_is_not_sent(
     assert "firstlight_unheard_of_total" in capfd.readouterr().err
 
 
-def test_a_server_tells_a_collector_that_the_variables_name(
+def test_a_server_sends_to_the_collector_that_the_variables_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_the_end: list[Any] = []

@@ -1,4 +1,4 @@
-"""What is counted of calls of jitted functions; what is timed, and what is not."""
+"""Calls of jitted functions: which are counted, and which are timed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_calls_are_counted_by_function_and_the_first_is_cold(value: Scrape) -> N
 
 
 class Result:
-    """An array whose computation ends when the test says so."""
+    """An array that becomes ready when the test says so."""
 
     nbytes = 4
     ready = False
@@ -49,11 +49,11 @@ class Result:
         return False
 
 
-def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape) -> None:
+def test_time_to_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape) -> None:
     steps, result = watch.steps, Result()
     function = steps.functions.of_steps("f")
     with telemetry.step("f"):
-        steps.returned(steps.here(), function, result)  # at once: it is being computed
+        steps.returned(steps.here(), function, result)  # immediately, while it is being computed
     steps.waited(steps.here(), object())
     assert value("steps_total", function="f", result="ok") == 1
     assert value("step_duration_seconds_count", function="f", phase="warm") == 0
@@ -62,7 +62,7 @@ def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape)
     assert value("step_duration_seconds_count", function="f", phase="warm") == 1
 
 
-def test_a_call_that_returns_early_is_timed_to_its_result(watch: ProcessWatch) -> None:
+def test_a_call_is_timed_until_its_result_is_ready(watch: ProcessWatch) -> None:
     @jax.jit
     def long(x: Any) -> Any:
         for _ in range(20):
@@ -99,7 +99,7 @@ def test_calls_between_two_reads_are_each_counted_with_the_mean(value: Scrape) -
 def test_large_results_are_not_kept_alive_and_then_not_timed(value: Scrape) -> None:
     @jax.jit
     def dropped(x: Any) -> Any:
-        return jnp.zeros((1025, 256)) + x  # more than a MiB
+        return jnp.zeros((1025, 256)) + x  # more than 1 MiB
 
     other = jax.device_put(np.float32(2))
     alive = len(jax.live_arrays())
@@ -124,7 +124,7 @@ def test_errors_are_counted_and_their_traceback_is_the_programs(value: Scrape) -
     assert value("steps_total", function="picky", result="ok") == 0
 
 
-def test_functions_within_a_function_are_part_of_its_call(value: Scrape) -> None:
+def test_calls_within_a_jitted_function_are_not_counted_separately(value: Scrape) -> None:
     @jax.jit
     def inner(x: Any) -> Any:
         return x + 1
@@ -188,7 +188,7 @@ def test_functions_beyond_the_limit_are_counted_together(watch: ProcessWatch) ->
     assert len(calls) == 7 and calls["other"] == 3 and sum(calls.values()) == 9
 
 
-def test_a_watched_function_is_used_as_any_other(watch: ProcessWatch) -> None:
+def test_a_watched_function_behaves_like_any_jitted_function(watch: ProcessWatch) -> None:
     class Model:
         @partial(jax.jit, static_argnums=0)
         def scaled(self, x: Any) -> Any:
@@ -213,7 +213,7 @@ def test_a_watched_function_is_used_as_any_other(watch: ProcessWatch) -> None:
     assert raised._cache_size() == 0
 
 
-def test_after_the_watch_jax_is_as_it_was(watch: ProcessWatch) -> None:
+def test_stopping_the_watch_restores_jax(watch: ProcessWatch) -> None:
     from jax._src import monitoring
     from jax._src.array import ArrayImpl
 

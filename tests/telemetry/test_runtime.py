@@ -1,4 +1,4 @@
-"""What a process says about where it runs, and that it is new."""
+"""What a process exports about its platform and its deployment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def current(values: Values) -> dict[tuple[str, tuple[str, ...]], object]:
     return {(sample.metric.name, sample.labels): sample.value for sample in values}
 
 
-def test_a_deploy_ends_some_time_after_it_was_last_heard_of(
+def test_a_deployment_ends_some_time_after_the_last_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FIRSTLIGHT_DEPLOY_SECONDS", "60")
@@ -39,10 +39,10 @@ def test_a_deploy_ends_some_time_after_it_was_last_heard_of(
     [
         ({"FIRSTLIGHT_EXPECT_PLATFORM": "cuda"}, "gpu"),
         ({"FIRSTLIGHT_EXPECT_PLATFORM": "tpu", "JAX_PLATFORMS": "cpu"}, "tpu"),
-        ({"JAX_PLATFORMS": "cpu"}, None),  # chosen on purpose
+        ({"JAX_PLATFORMS": "cpu"}, None),  # an explicit choice
     ],
 )
-def test_the_platform_that_is_expected(
+def test_the_expected_platform_is_the_variables(
     variables: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRSTLIGHT_EXPECT_PLATFORM", "JAX_PLATFORMS"):
@@ -66,7 +66,7 @@ def test_a_process_on_another_platform_than_expected_says_so(
     assert current(values)[key] == 1.0
 
 
-def test_a_step_without_memory_is_counted_apart_from_other_errors() -> None:
+def test_an_out_of_memory_step_is_counted_separately() -> None:
     values = Values()
     function = Function("embed", values)
     function.failed(ValueError("a shape"))
@@ -77,7 +77,7 @@ def test_a_step_without_memory_is_counted_apart_from_other_errors() -> None:
     assert function.errors.value == 2
 
 
-def test_a_step_that_fails_while_its_result_is_waited_for_is_an_error(
+def test_a_step_that_fails_during_the_wait_for_its_result_counts_as_an_error(
     watch: ProcessWatch, value: Scrape
 ) -> None:
     def original(_: object) -> None:

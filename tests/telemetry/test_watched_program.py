@@ -1,4 +1,4 @@
-"""A program that is not changed, watched from outside; and the processes that it starts."""
+"""An unchanged program, watched from outside, and the processes that it starts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from scraping import samples
+from scraping import Sent, receiver, samples
+from test_otlp import decoded, flattened
 
 from firstlight.cli import exec_program, main
 
@@ -50,30 +52,67 @@ for _ in range(600):
 """
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_unchanged_program_is_watched_and_its_forks_too(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+@dataclass(frozen=True)
+class Watched:
+    """A watched program that has ended, and the messages that a collector got from it."""
+
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+    messages: list[Sent]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    folder = tmp_path_factory.mktemp("watched")
+    program = folder / "program.py"
     program.write_text(PROGRAM)
     ports = free_ports(2)
-    program_with_ports = [sys.executable, str(program), ports]
-    done = subprocess.run(
-        [*EXEC, "--metrics", f"127.0.0.1:{ports}", "--profiles", "profiles", *program_with_ports],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "FIRSTLIGHT_PROFILE_SECONDS": "0.2"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    texts = json.loads(done.stdout)
+    variables = {
+        "PYTHONWARNINGS": "ignore",
+        "FIRSTLIGHT_PROFILE_SECONDS": "0.2",
+        "OTEL_RESOURCE_ATTRIBUTES": "team=higgs%20group",
+    }
+    with receiver() as (url, messages):
+        options = ["--metrics", f"127.0.0.1:{ports}", "--profiles", "profiles", "--otlp", url]
+        done = subprocess.run(
+            [*EXEC, *options, sys.executable, str(program), ports],
+            cwd=folder,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    return Watched(folder, done, messages)
+
+
+def test_a_watched_program_gives_its_own_output_and_exit_code(watched: Watched) -> None:
+    assert watched.done.returncode == 0, watched.done.stderr
+    (said,) = watched.done.stderr.splitlines()
+    assert said.startswith("firstlight: profile written to ")  # which the program requested
+    assert watched.done.stdout.count("\n") == 1
+
+
+def test_an_unchanged_program_is_watched_and_its_forks_too(watched: Watched) -> None:
+    texts = json.loads(watched.done.stdout)
     steps = ("firstlight_steps_total", frozenset({("function", "train"), ("result", "ok")}))
     started = ("process_start_time_seconds", frozenset())
     counted = sorted((found[steps], found[started]) for found in map(samples, texts))
     assert [count for count, _ in counted] == [0, 25]
     assert counted[0][1] >= counted[1][1]  # the child, which began later
-    assert list((tmp_path / "profiles").rglob("perfetto_trace.json.gz"))
-    assert list((tmp_path / "profiles").rglob("jit_train.*.hlo.txt"))
+    assert list((watched.folder / "profiles").rglob("perfetto_trace.json.gz"))
+    assert list((watched.folder / "profiles").rglob("jit_train.*.hlo.txt"))
+
+
+def test_a_program_that_ends_has_sent_everything_to_the_collector(watched: Watched) -> None:
+    message = decoded(watched.messages[-1])
+    steps = ("firstlight_steps_total", frozenset({("function", "train"), ("result", "ok")}))
+    found = flattened(message)
+    assert found[steps] == 25
+    assert found[("process_resident_memory_bytes", frozenset())] > 2**20
+    about = message.resource_metrics[0].resource.attributes
+    named = {pair.key: pair.value.string_value for pair in about}
+    assert named["service.name"] == "program.py" and named["team"] == "higgs group"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +125,7 @@ def test_an_unchanged_program_is_watched_and_its_forks_too(tmp_path: Path) -> No
         (["--profiles", "here"], "--metrics, --push or --otlp"),
     ],
 )
-def test_what_is_no_address_is_said_before_the_program_starts(
+def test_an_invalid_address_is_reported_before_the_program_starts(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -94,7 +133,7 @@ def test_what_is_no_address_is_said_before_the_program_starts(
     assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
-def test_an_installation_without_the_hook_is_told(
+def test_an_installation_without_the_hook_gets_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exec_program, "WATCH_HOOK", "no-such-file.pth")
@@ -104,7 +143,7 @@ def test_an_installation_without_the_hook_is_told(
     assert "nothing is watched: no-such-file.pth" in capsys.readouterr().err
 
 
-def test_a_process_that_does_not_import_jax_loads_nothing_and_takes_no_port() -> None:
+def test_a_process_without_jax_loads_nothing_and_opens_no_port() -> None:
     code = "import sys; print([m for m in sys.modules if m.startswith('firstlight')])"
     done = subprocess.run(
         [sys.executable, "-c", f"import firstlight.telemetry.startup; {code}"],
@@ -119,7 +158,7 @@ def test_a_process_that_does_not_import_jax_loads_nothing_and_takes_no_port() ->
 
 
 def free_ports(count: int) -> str:
-    """`FIRST-LAST`, all of them free a moment ago."""
+    """A range `FIRST-LAST` of ports that are free now."""
     for first in range(21000, 30000, count):
         sockets = []
         try:

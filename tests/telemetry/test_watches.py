@@ -1,4 +1,4 @@
-"""Leaks, drift, NaN and gradients: found where they are, and not where they are not."""
+"""Leaks, drift, NaN and wrong gradients are found, without false alarms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from firstlight.telemetry import metrics
 from firstlight.telemetry.differences import Verdict
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.functions import Functions
-from firstlight.telemetry.watch.gpu import DCGM, Gpus
 from firstlight.telemetry.watch.growth import GrowthWatch
-from firstlight.telemetry.watch.memory import Memory
 from firstlight.telemetry.watch.process import ProcessWatch
+from firstlight.telemetry.watch.resources import DCGM, Gpus, Memory
 
 MIB = 2**20
 
@@ -33,19 +32,19 @@ def seen_at(sizes: Any, seconds: float = 10.0) -> list[bool]:
     return [watch.add(n * seconds, size) is not None for n, size in enumerate(sizes)]
 
 
-def test_a_leak_below_noise_and_teeth_is_seen_with_its_rate() -> None:
+def test_a_leak_below_noise_and_a_sawtooth_is_detected_with_its_rate() -> None:
     draw = random.Random(1)
     watch = GrowthWatch()
-    # A MiB per 10 s, under teeth of 100 MiB that are freed every 40 s.
+    # 1 MiB per 10 s, below a sawtooth of 100 MiB every 40 s.
     sizes = [500 * MIB + n * MIB + (n % 4) * 25 * MIB + draw.random() * MIB for n in range(100)]
     found = [watch.add(10.0 * n, size) for n, size in enumerate(sizes)]
     assert found[-1] is not None
     assert found[-1].bytes_per_second == pytest.approx(MIB / 10, rel=0.1)
 
 
-def test_a_slow_leak_is_seen_over_hours() -> None:
+def test_a_slow_leak_is_detected_over_hours() -> None:
     draw = random.Random(2)
-    # 10 MiB per hour: in ten minutes it is less than what memory does anyway.
+    # 10 MiB per hour: over ten minutes, less than the noise.
     sizes = [1000 * MIB + n * 10 * MIB / 360 + draw.random() * 4 * MIB for n in range(8 * 360)]
     found = seen_at(sizes)
     assert not any(found[:180]) and any(found)
@@ -55,13 +54,13 @@ def test_a_slow_leak_is_seen_over_hours() -> None:
     "size",
     [
         lambda n, r: 500 * MIB + r * 20 * MIB,  # noise
-        lambda n, r: 500 * MIB + (n % 37) * 5 * MIB,  # a saw
+        lambda n, r: 500 * MIB + (n % 37) * 5 * MIB,  # a sawtooth
         lambda n, r: 900 * MIB * (1 - math.exp(-n / 8)) + r * MIB,  # a program that warms up
         lambda n, r: 500 * MIB + (300 * MIB if n > 200 else 0) + r * MIB,  # a second model
-        lambda n, r: (900 - n / 10) * MIB,  # less and less
+        lambda n, r: (900 - n / 10) * MIB,  # shrinking
     ],
 )
-def test_what_does_not_grow_steadily_is_no_leak(size: Any) -> None:
+def test_memory_that_does_not_grow_steadily_is_not_a_leak(size: Any) -> None:
     draw = random.Random(3)
     assert not any(seen_at([size(n, draw.random()) for n in range(1000)]))
 
@@ -85,12 +84,12 @@ def test_a_leak_names_the_function_whose_arrays_stay_alive(
     said = capfd.readouterr().err
     assert "leaking" in said and "float32[16,16]" in said and said.count("\n") == 1
     assert len(leaking.followed) <= 33
-    for n in range(100, 200):  # mended
+    for n in range(100, 200):  # the leak ends
         memory.note(10.0 * n, {"arrays": 200 * MIB})
     assert not [s for s in values if s.metric is metrics.LEAK_SUSPECTED]
 
 
-def test_a_leak_of_arrays_that_no_function_returned_says_what_there_is_most_of(
+def test_a_leak_of_arrays_from_no_function_names_the_largest_kind_of_arrays(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     values = Values()
@@ -133,7 +132,7 @@ def test_nan_in_results_is_counted_by_function(watch: ProcessWatch, value: Scrap
     assert value("checked_results_total", function="logarithm", result="finite") == 1
 
 
-def test_other_outputs_for_the_same_inputs_are_drift(
+def test_different_outputs_for_equal_inputs_are_counted_as_drift(
     value: Scrape, capfd: pytest.CaptureFixture[str]
 ) -> None:
     salt = iter([0.0, 0.0, 1e-7, 0.0])
@@ -147,7 +146,7 @@ def test_other_outputs_for_the_same_inputs_are_drift(
         watched(key, x)
     assert value("compared_outputs_total", function="canary", result="same") == 1
     assert value("compared_outputs_total", function="canary", result="different") == 1
-    assert capfd.readouterr().err.count("canary gave other results") == 1
+    assert capfd.readouterr().err.count("canary gave different results") == 1
 
 
 def quadratic(x: Any) -> Any:
@@ -157,13 +156,13 @@ def quadratic(x: Any) -> Any:
 X = {"a": np.arange(5, dtype=np.float32), "b": np.ones(2, np.float32)}
 
 
-def test_a_right_gradient_passes_and_a_wrong_one_does_not(value: Scrape) -> None:
+def test_a_correct_gradient_passes_and_a_wrong_one_fails(value: Scrape) -> None:
     right = telemetry.check_gradient(quadratic, X, budget_seconds=60)
     assert right.verdict is Verdict.OK
     assert right.relative_error is not None and right.relative_error < 1e-2
 
     def wrong(x: Any) -> Any:
-        return {"a": 2 * x["a"], "b": -3 * np.ones(2)}  # a sign
+        return {"a": 2 * x["a"], "b": -3 * np.ones(2)}  # wrong sign
 
     found = telemetry.check_gradient(quadratic, X, gradient=wrong, budget_seconds=60)
     assert found.verdict is Verdict.WRONG
@@ -174,14 +173,14 @@ def test_a_right_gradient_passes_and_a_wrong_one_does_not(value: Scrape) -> None
     assert value("gradient_max_relative_error_ratio") == found.relative_error
 
 
-def test_a_gradient_that_is_not_a_number_is_wrong(watch: ProcessWatch) -> None:
+def test_a_nan_gradient_is_wrong(watch: ProcessWatch) -> None:
     found = telemetry.check_gradient(
         quadratic, X, gradient=lambda x: jax.tree.map(lambda a: a * np.nan, x), budget_seconds=60
     )
     assert found.verdict is Verdict.WRONG
 
 
-def test_differences_that_say_nothing_are_uncertain(watch: ProcessWatch) -> None:
+def test_inconclusive_differences_are_uncertain(watch: ProcessWatch) -> None:
     draw = random.Random(5)
     found = telemetry.check_gradient(
         lambda x: draw.random(), np.ones(2, np.float32), gradient=lambda x: np.zeros(2)
@@ -213,7 +212,7 @@ def test_an_error_of_the_function_stays_in_the_check(watch: ProcessWatch) -> Non
     assert telemetry.check_gradient(fails, np.ones(2)).verdict is Verdict.UNCERTAIN
 
 
-def test_a_watched_gradient_is_checked_now_and_then_and_returns_what_it_did(value: Scrape) -> None:
+def test_a_watched_gradient_is_checked_at_intervals_and_returns_the_same(value: Scrape) -> None:
     gradient = jax.jit(jax.value_and_grad(quadratic), donate_argnums=0)
     watched = telemetry.watch_gradient(quadratic, gradient, budget_seconds=60)
     for _ in range(3):
@@ -222,7 +221,7 @@ def test_a_watched_gradient_is_checked_now_and_then_and_returns_what_it_did(valu
     assert value("gradient_checks_total", result="ok") == 1
 
 
-def test_use_of_gpus_comes_from_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_utilization_comes_from_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
@@ -236,7 +235,9 @@ def test_use_of_gpus_comes_from_nvidias_library(monkeypatch: pytest.MonkeyPatch)
     assert found == {("gpu:0",): 0.3, ("gpu:1",): 0.75}
 
 
-def test_without_the_library_there_is_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidias_library_there_is_no_gpu_utilization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     values = Values()
     Gpus(values).sample()

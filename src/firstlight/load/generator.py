@@ -1,8 +1,8 @@
-"""Requests in a closed or an open loop, bounded in number and time.
+"""Sends requests in a closed or an open loop, bounded in number and time.
 
-Closed: every connection sends as soon as it has its answer, so a slow server is asked less often.
-Open: requests have their times beforehand, and latency counts from that time, whether or not one
-of the connections was free then: what waits in front of a slow server is not left out.
+Closed: every connection sends its next request on receipt of an answer, so a slow server gets
+fewer requests. Open: requests are scheduled in advance, and latency counts from the scheduled time
+whether or not a connection was free, so waiting for a slow server is included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from http import HTTPStatus
 from firstlight.load.target import Target
 
 MAX_SECONDS, MAX_REQUESTS = 3600.0, 10_000_000
-#: Status of a request that got no answer.
+#: The status of a request without an answer.
 BROKEN = 0
 _EARLY = 0.002
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -26,7 +26,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Loop:
-    """How to ask: `rate` requests per second in an open loop, or as fast as answers come."""
+    """The kind of load: open with `rate` requests per second, closed if `rate` is None."""
 
     connections: int
     seconds: float
@@ -36,17 +36,18 @@ class Loop:
 
 @dataclass
 class Seen:
-    """What came back, in the order of the answers."""
+    """The answers to a load, in the order of their arrival."""
 
-    latencies: list[float] = field(default_factory=list)  # of answers 2xx, in seconds
+    latencies: list[float] = field(default_factory=list)  # of 2xx answers, in seconds
     statuses: Counter[int] = field(default_factory=Counter)
-    unsent: int = 0  # due in an open loop, and never sent
+    unsent: int = 0  # due in an open loop, but never sent
     seconds: float = 0.0
-    refusals: list[float] = field(default_factory=list)  # latencies of answers 429
+    refusals: list[float] = field(default_factory=list)  # latencies of 429 answers
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time; tells the status of each answer, and an end without a request."""
+    """One request at a time. Calls `done` with the status of each answer, and `left` when the
+    server closes an idle connection."""
 
     def __init__(
         self, done: Callable[[_Connection, int], None], left: Callable[[_Connection], None]
@@ -54,9 +55,9 @@ class _Connection(asyncio.Protocol):
         self.done, self.left = done, left
         self.transport: asyncio.Transport | None = None
         self.due = 0.0
-        self._data = b""  # of a head that is not complete, or the last of what came in chunks
+        self._data = b""  # an incomplete head, or the end of a chunked body
         self._in_body = self._in_chunks = False
-        self._missing = 0  # bytes of the answer
+        self._missing = 0  # bytes of the body
         self._status = BROKEN
         self.busy = False
 
@@ -77,7 +78,7 @@ class _Connection(asyncio.Protocol):
                 return
             if not self._read_head(self._data[:end].lower()):
                 assert self.transport is not None
-                self.transport.abort()  # no answer that HTTP knows
+                self.transport.abort()  # not an HTTP answer
                 return
             data, self._data = self._data[end + 4 :], b""
         if self._in_chunks:
@@ -158,11 +159,11 @@ class _Asking:
         return made
 
     async def _keep_time(self, rate: float) -> None:
-        """Make requests due at equal distances; they leave as connections get free."""
+        """Make requests due at equal intervals; each is sent as soon as a connection is free."""
         count = min(int(self._loop.seconds * rate), self._loop.max_requests)
         for i in range(count):
             due = self._begin + i / rate
-            # Timers are late by a millisecond or so, which would count as the server's.
+            # Timers are about a millisecond late, which would count as latency of the server.
             while (wait := due - time.perf_counter()) > 0:
                 await asyncio.sleep(wait - _EARLY if wait > 2 * _EARLY else 0)
             if not i % 64:
@@ -193,7 +194,7 @@ class _Asking:
         self._next(connection, now)
 
     def _left(self, connection: _Connection) -> None:
-        """The server has ended a connection that was not in use."""
+        """The server has closed an idle connection."""
         if connection in self._free:
             self._free.remove(connection)
             self._begin_replacing()
@@ -204,7 +205,7 @@ class _Asking:
         task.add_done_callback(self._replacing.discard)
 
     async def _replace(self) -> None:
-        """Another connection for one that the server ended."""
+        """Open a connection in place of one that the server closed."""
         try:
             connection = await self._connected()
         except OSError:

@@ -1,7 +1,7 @@
-"""What the generator saw as a run: every round is a process of one case.
+"""Records a load as a run: every round is one process of its case.
 
-The cold number of a round is its first answer, on a new connection; the warm calls are all answers
-that follow. So `show`, `compare`, `publish` and the report read a load as they read any run.
+The cold time of a round is that of its first answer, on a new connection; the warm calls are all
+further answers. `show`, `compare`, `publish` and the report then work as for any run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from firstlight.records.samples import (
     WarmCalls,
 )
 
-_NO_CACHE = "a running server is asked; it has its own cache"
-_NO_REFERENCE = "the answers were not compared with a reference, only their status"
+_NO_CACHE = "the running server has its own cache"
+_NO_REFERENCE = "only the status of answers was checked, not their content"
 
 
 def plan_for(target: Target, loop: Loop, rounds: int) -> Plan:
-    """The plan of a load."""
     kind = "closed" if loop.rate is None else f"{loop.rate:g} per second"
     name = target.path.strip("/").replace("/", "-") or "root"
     size = f"{loop.connections} connections"
@@ -68,7 +67,7 @@ def plan_for(target: Target, loop: Loop, rounds: int) -> Plan:
 
 
 def checked(plan: Plan, target: Target, loop: Loop, first: Seen, started_at: str) -> Sample:
-    """The request that shows whether there is anything to measure; holds the rest's protocol."""
+    """The sample of the first request, which checks the target and records the protocol."""
     due = "when it was sent" if loop.rate is None else "when it was due, sent or not"
     facts = {
         "data": [
@@ -94,7 +93,7 @@ def checked(plan: Plan, target: Target, loop: Loop, first: Seen, started_at: str
 
 
 def timed(plan: Plan, index: int, first: Seen, load: Seen, started_at: str) -> Sample:
-    """One round: its first answer, then the load."""
+    """The sample of one round: its first answer, then the load."""
     case = plan.cases[0].id
     facts = {
         "statuses": {str(code): n for code, n in sorted(load.statuses.items())},
@@ -121,7 +120,7 @@ def timed(plan: Plan, index: int, first: Seen, load: Seen, started_at: str) -> S
 
 
 def _nanoseconds(seconds: float) -> float:
-    """As the clock counts them."""
+    """Rounded to the clock's resolution, and positive."""
     return max(round(seconds, 9), 1e-9)
 
 
@@ -143,5 +142,5 @@ def _failed(
     case: str, kind: str, index: int, order: int, started_at: str, seen: Seen, facts: JsonObject
 ) -> Sample:
     codes = ", ".join(f"{n} answers {code}" for code, n in sorted(seen.statuses.items()))
-    reason = f"no answer 2xx ({codes or 'none at all'})"
+    reason = f"no 2xx answer ({codes or 'no answers'})"
     return Sample(case, kind, index, order, started_at, "failed", reason, facts=facts)

@@ -1,4 +1,4 @@
-"""A load in a few lines."""
+"""The summary of a load in a few lines of text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that is not exceeded by that share of all of them."""
+    """The smallest value that at least this share of all values do not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def lines(loop: Loop, rounds: Sequence[Seen]) -> Iterator[str]:
-    """Rate, percentiles of all answers together, and what was not 2xx."""
+    """The rate, percentiles over all answers, and counts of answers other than 2xx."""
     ordered = sorted(latency for seen in rounds for latency in seen.latencies)
     statuses = sum((seen.statuses for seen in rounds), Counter[int]())
     took = sum(seen.seconds for seen in rounds)
-    since = "when they were sent" if loop.rate is None else "when they were due"
+    since = "the time they were sent" if loop.rate is None else "their scheduled time"
     rate = f"{len(ordered) / max(took, 1e-9):.0f} per second"
     yield f"{len(ordered)} answers 2xx, {rate}; latency since {since}:"
     if ordered:
@@ -32,4 +32,4 @@ def lines(loop: Loop, rounds: Sequence[Seen]) -> Iterator[str]:
         if not 200 <= code < 300:
             yield f"  {count} without an answer" if code == BROKEN else f"  {count} answered {code}"
     if unsent := sum(seen.unsent for seen in rounds):
-        yield f"  {unsent} were due and never sent: all connections were waiting"
+        yield f"  {unsent} were due but never sent: all connections were busy"

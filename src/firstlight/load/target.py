@@ -1,4 +1,4 @@
-"""What is asked: an address that may be asked, and a request that its server understands."""
+"""The target of a load: an address that may be loaded, and a valid request for its server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SECONDS = 30.0
 
 
 class TargetError(FirstlightError):
-    """An address that is not asked, or a server that cannot be asked."""
+    """An address that is not allowed, or a server that cannot be reached."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go, and what is sent."""
+    """A server's address, and the request to send."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Target:
 
     @property
     def request(self) -> bytes:
-        """The whole request, as it goes over the wire."""
+        """The bytes of the whole request."""
         lines = [f"POST {self.path} HTTP/1.1", f"Host: {self.host}:{self.port}"]
         lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
@@ -41,9 +41,9 @@ class Target:
 def target_of(
     url: str, allowed_host: str | None = None, body: bytes | None = None, token: str | None = None
 ) -> Target:
-    """Parse a URL; without a body, ask the server what its model takes.
+    """Parse a URL; without a body, make an example from the server's metadata.
 
-    Only this machine is asked: load on another one has to be allowed by its name.
+    Only this machine is allowed, unless `allowed_host` names another one.
     """
     parts = urlsplit(url if "//" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
@@ -51,8 +51,8 @@ def target_of(
     host, port = parts.hostname, parts.port or 80
     if not _is_loopback(host) and host != allowed_host:
         raise TargetError(
-            f"{host} is not this machine. To send load there, which its owner has to agree to, "
-            f"name it: --allow-host {host}"
+            f"{host} is not this machine. To send load there, with its owner's consent, name it: "
+            f"--allow-host {host}"
         )
     headers = (("Authorization", f"Bearer {token}"),) if token else ()
     path = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -71,7 +71,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _example(host: str, port: int, path: str, headers: dict[str, str]) -> tuple[str, bytes]:
-    """A path of plain JSON and one row for it, from the metadata of a Firstlight server."""
+    """The path of plain JSON and a row for it, from the metadata of a Firstlight server."""
     name = path.strip("/").removeprefix("models/")
     if not name:
         models = _asked(host, port, "/v2/models", headers)

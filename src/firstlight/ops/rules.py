@@ -10,7 +10,7 @@ from typing import Any
 from firstlight.ops.alerts import ALERTS, Alert, Severity
 from firstlight.ops.objectives import OBJECTIVES, WINDOW, Objective, Scope
 from firstlight.telemetry import metrics as m
-from firstlight.telemetry.watch.gpu import DCGM
+from firstlight.telemetry.watch.resources import DCGM
 
 Plain = dict[str, Any]
 #: (long window, short window, how many times the budget), in seconds: Google's SRE workbook, ch. 5.

@@ -1,4 +1,4 @@
-"""A model server for jitted functions on which no request ever pays for a compile.
+"""A model server for jitted functions in which no request waits for a compile.
 
     from firstlight import serve
 
@@ -6,8 +6,8 @@
     def classify(weights, x):            # x: [rows, 16]
         return {"scores": jax.nn.softmax(x @ weights)}
 
-`firstlight serve app.py:classify` compiles it for every size of a batch, then answers requests.
-Nothing is imported until it is used.
+`firstlight serve app.py:classify` compiles it for every batch size, then answers requests.
+Submodules are imported on first use.
 """
 
 from __future__ import annotations

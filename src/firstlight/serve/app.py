@@ -1,7 +1,7 @@
-"""What a request is answered with, whatever carried it here.
+"""Routes requests to models and pages, independent of the transport.
 
-A server hands over an `Exchange`, complete with its body, and is called back with the answer: no
-task, no framework. Paths of inference are looked up whole, everything else is rare.
+A server passes in an `Exchange`, complete with its body, and is called back with the answer: no
+task, no framework. Paths of inference are looked up in a dict; everything else is rare.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import msgspec
 
 from firstlight.serve import description
 from firstlight.serve.engine import Job, Reason, Refusal, Result
-from firstlight.serve.inference_protocol import Asked
-from firstlight.serve.models import Form, Models, Name, Served
+from firstlight.serve.http_formats import ParsedRequest
+from firstlight.serve.models import Deployment, Endpoint, Models, Served
 from firstlight.serve.tensors import InvalidRequestError, Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
 
 JSON, BINARY = b"application/json", b"application/octet-stream"
 HTML, TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
-#: Seconds; `timeout` of the inference protocol is the other way to give one.
+#: In seconds; the inference protocol has a parameter `timeout` as well.
 TIMEOUT_HEADER = b"firstlight-timeout"
 MAX_TIMEOUT = 3600.0
-#: "true": answer with the canary, where there is one.
+#: "true": answer with the canary, if there is one.
 CANARY_HEADER = b"firstlight-canary"
-#: Of the W3C trace context.
+#: W3C trace context.
 TRACE_HEADERS = b"traceparent", b"tracestate"
 STATUS = {
     Reason.QUEUE_FULL: (429, "the queue is full"),
@@ -45,7 +45,7 @@ Pages = Mapping[bytes, Callable[[], tuple[bytes, bytes]]]
 
 
 class Exchange:
-    """One request, and the way back."""
+    """One request, and the way to answer it."""
 
     __slots__ = ("arrived", "body", "headers", "method", "path")
 
@@ -58,7 +58,7 @@ class Exchange:
     def answer(
         self, status: int, parts: list[Any], content_type: bytes = JSON, more: bytes = b""
     ) -> None:
-        """Send it; `more` are further lines of the head."""
+        """Send the answer; `more` holds further header lines."""
         raise NotImplementedError
 
     def is_gone(self) -> bool:
@@ -67,14 +67,14 @@ class Exchange:
 
 
 class Handler(Protocol):
-    """What a server hands exchanges to."""
+    """Answers the exchanges of a server."""
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer, now or when the result is there; never raises."""
+        """Answer, now or when the result is there. Never raises."""
 
 
 class ExchangeJob(Job):
-    """A job that somebody has sent in an exchange."""
+    """The job of an exchange."""
 
     __slots__ = ("exchange", "served")
 
@@ -90,20 +90,25 @@ class ExchangeJob(Job):
 
 
 class _Inference(ExchangeJob):
-    """A job whose outcome is the answer to an exchange; without `asked`, in plain JSON."""
+    """A job whose outcome is the answer to an exchange, in plain JSON if `parsed` is None."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("parsed",)
 
     def __init__(
-        self, rows: Rows, deadline: float, exchange: Exchange, served: Served, asked: Asked | None
+        self,
+        rows: Rows,
+        deadline: float,
+        exchange: Exchange,
+        served: Served,
+        parsed: ParsedRequest | None,
     ) -> None:
         super().__init__(rows, deadline, exchange, served)
-        self.asked = asked
+        self.parsed = parsed
 
     def finish(self, outcome: Result | Refusal) -> None:
         try:
             self._answer(outcome)
-        except Exception as error:  # others of its batch are still to be answered
+        except Exception as error:  # the other jobs of its batch still need their answers
             fail_unexpectedly(self.exchange, error)
 
     def _answer(self, outcome: Result | Refusal) -> None:
@@ -111,36 +116,38 @@ class _Inference(ExchangeJob):
         if isinstance(outcome, Refusal):
             refuse(self.exchange, served, outcome)
             return
-        give(self.exchange, served, self.asked, self.extents, outcome)
+        answer_result(self.exchange, served, self.parsed, self.extents, outcome)
         served.answered(outcome.batch.cold, self.arrived)
 
 
-def understood(exchange: Exchange, form: Form, plain: bool) -> tuple[Rows, Asked | None]:
-    """The rows of a request for inference, or an InvalidRequestError."""
+def parse_inference(
+    exchange: Exchange, endpoint: Endpoint, plain: bool
+) -> tuple[Rows, ParsedRequest | None]:
+    """The rows of a request for inference. Raises InvalidRequestError."""
     if exchange.method != b"POST":
-        raise InvalidRequestError("send a request for inference by POST.", 405)
+        raise InvalidRequestError("send requests for inference by POST.", 405)
     headers = exchange.headers
     if b"content-encoding" in headers:
-        raise InvalidRequestError("compressed requests are not read.", 415)
+        raise InvalidRequestError("compressed requests are not supported.", 415)
     if plain:
-        return form.plain.read(exchange.body), None
+        return endpoint.plain.read(exchange.body), None
     length = headers.get(b"inference-header-content-length")
-    asked = form.protocol.read(exchange.body, None if length is None else _whole(length))
-    return asked.rows, asked
+    parsed = endpoint.protocol.read(exchange.body, None if length is None else _whole(length))
+    return parsed.rows, parsed
 
 
-def give(
+def answer_result(
     exchange: Exchange,
-    form: Form,
-    asked: Asked | None,
+    endpoint: Endpoint,
+    parsed: ParsedRequest | None,
     extents: dict[str, int] | None,
     result: Result,
 ) -> None:
-    """Answer with a result, in the form of the request."""
-    if asked is None:
-        exchange.answer(200, [form.plain.write(extents, result)])
+    """Answer with a result, in the format of the request."""
+    if parsed is None:
+        exchange.answer(200, [endpoint.plain.write(extents, result)])
         return
-    parts, json_bytes = form.protocol.write(asked, result)
+    parts, json_bytes = endpoint.protocol.write(parsed, result)
     if json_bytes is None:
         exchange.answer(200, parts)
     else:
@@ -149,7 +156,7 @@ def give(
 
 
 def timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
-    """Seconds that the head of a request gives for its result."""
+    """The timeout in a request's headers, in seconds."""
     text = headers.get(TIMEOUT_HEADER)
     if text is None:
         return None
@@ -165,22 +172,21 @@ def timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def deadline_of(
-    exchange: Exchange, form: Form, asked: Asked | None, seconds: float | None
+    exchange: Exchange, endpoint: Endpoint, parsed: ParsedRequest | None, seconds: float | None
 ) -> float:
-    """Until when the result is wanted; seconds: what the head of the request says."""
-    if seconds is None and asked is not None:
-        seconds = asked.timeout_seconds
-    return exchange.arrived + (form.model.deadline_seconds if seconds is None else seconds)
+    """When the result is due; seconds: the timeout in the headers."""
+    if seconds is None and parsed is not None:
+        seconds = parsed.timeout_seconds
+    return exchange.arrived + (endpoint.model.deadline_seconds if seconds is None else seconds)
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes | None]:
-    """traceparent and tracestate."""
     parent, state = TRACE_HEADERS
     return headers.get(parent), headers.get(state)
 
 
 def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
-    """Answer that there is no result, and count why."""
+    """Answer that there is no result, and count the reason."""
     status, why = STATUS[refusal.reason]
     served.refused(refusal.reason.value, status)
     more = b""
@@ -190,29 +196,29 @@ def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
 
 
 def retry_after(seconds: float) -> int:
-    """Whole seconds, as the header gives them."""
+    """Whole seconds for the header retry-after, at least 1."""
     return max(1, math.ceil(seconds))
 
 
 def fail(
     exchange: Exchange, status: int, message: str, valid: object = None, more: bytes = b""
 ) -> None:
-    """Answer with an error of the protocol's form."""
+    """Answer with an error, in the protocol's format."""
     body = {"error": message} if valid is None else {"error": message, "valid": valid}
     exchange.answer(status, [_encode(body)], more=more)
 
 
 def has_token(exchange: Exchange, token: bytes | None) -> bool:
-    """Whether a request has the token, if there is one."""
+    """Whether a request has the token, if one is required."""
     if token is None:
         return True
     given = exchange.headers.get(b"authorization", b"")
-    # In constant time, and of the whole header: its beginning gives nothing away either.
+    # The whole header is compared in constant time, its beginning included.
     return hmac.compare_digest(given, b"Bearer " + token)
 
 
 def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
-    """A client learns nothing about our insides; the log does."""
+    """Answer 500; the error goes to the log, not to the client."""
     print(f"firstlight: {exchange.path!r} failed: {error!r}", file=sys.stderr)
     fail(exchange, 500, "this request could not be handled.")
 
@@ -228,7 +234,7 @@ class App:
         pages: Pages = MappingProxyType({}),
         open_pages: Pages = MappingProxyType({}),
     ) -> None:
-        """token: what clients have to send; open_pages: for requests without it."""
+        """token: Required from clients; open_pages: Also shown without it."""
         self.models = models
         self.ready = self.draining = False
         self._engine = models.engine
@@ -239,7 +245,7 @@ class App:
         values.gauge(metrics.READY, lambda: float(self.ready))
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer, now or when the result is there; never raises."""
+        """Answer, now or when the result is there. Never raises."""
         try:
             self._handle(exchange)
         except InvalidRequestError as error:
@@ -254,8 +260,8 @@ class App:
             return
         found = self.models.paths.get(path)
         if found is not None:
-            name, plain = found
-            self._infer(exchange, self._chosen(exchange, name), plain)
+            deployment, plain = found
+            self._infer(exchange, self._choose(exchange, deployment), plain)
             return
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)
@@ -264,7 +270,7 @@ class App:
         if parts[1:3] == [b"v2", b"models"] and len(parts) > 3:
             self._model(exchange, parts[3:])
         elif parts[1:2] == [b"models"] and len(parts) == 3:
-            self._infer(exchange, self.found(exchange, parts[2], None), plain=True)
+            self._infer(exchange, self.find_version(exchange, parts[2], None), plain=True)
         else:
             self._other(exchange, path)
 
@@ -274,7 +280,7 @@ class App:
         version = None
         if len(rest) > 1 and rest[0] == b"versions":
             version, rest = rest[1], rest[2:]
-        served = self.found(exchange, name, version)
+        served = self.find_version(exchange, name, version)
         if rest == [b"infer"]:
             self._infer(exchange, served, plain=False)
         elif rest == [b"ready"]:
@@ -286,14 +292,14 @@ class App:
         else:
             self._not_found(exchange)
 
-    def found(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
-        """What a request is for; an InvalidRequestError where there is no such version."""
-        named = self.models.names.get(name.decode("utf-8", "replace"))
-        if named is not None:
+    def find_version(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
+        """The version that a request addresses. Raises InvalidRequestError if there is none."""
+        deployment = self.models.names.get(name.decode("utf-8", "replace"))
+        if deployment is not None:
             if version is None:
-                return self._chosen(exchange, named)
+                return self._choose(exchange, deployment)
             wanted = version.decode("utf-8", "replace")
-            for _, served in named.versions():
+            for _, served in deployment.versions():
                 if served.model.version == wanted:
                     return served
         self._unnamed.add()
@@ -302,23 +308,24 @@ class App:
         known = ", ".join(self.models.names)
         raise InvalidRequestError(f"no such model. There are: {known}.", 404)
 
-    def _chosen(self, exchange: Exchange, name: Name[Served]) -> Served:
-        return name.choose(exchange.headers.get(CANARY_HEADER) == b"true", self.models.draw)
+    def _choose(self, exchange: Exchange, deployment: Deployment[Served]) -> Served:
+        wants_canary = exchange.headers.get(CANARY_HEADER) == b"true"
+        return deployment.choose(wants_canary, self.models.draw)
 
     def _infer(self, exchange: Exchange, served: Served, plain: bool) -> None:
-        # What arrived before the end is still answered.
+        # While draining, requests that have arrived are still answered.
         if not (self.ready or self.draining):
             fail(exchange, 503, "the server is not ready.", more=b"retry-after: 1\r\n")
             return
         try:
             seconds = timeout_of(exchange.headers)
-            if seconds is None and plain:  # its body, which is not read yet, cannot give any
+            if seconds is None and plain:  # plain JSON has no timeout in its body
                 seconds = served.model.deadline_seconds
             refusal = self._engine.refusal_of(served.lanes.values(), seconds)
             if refusal is None:
-                rows, asked = understood(exchange, served, plain)
-                deadline = deadline_of(exchange, served, asked, seconds)
-                job = _Inference(rows, deadline, exchange, served, asked)
+                rows, parsed = parse_inference(exchange, served, plain)
+                deadline = deadline_of(exchange, served, parsed, seconds)
+                job = _Inference(rows, deadline, exchange, served, parsed)
             elif self._engine.traces is not None:
                 context, arrived = trace_context(exchange.headers), exchange.arrived
                 self._engine.traces.refused(served.model, context, arrived, refusal.reason)
@@ -331,7 +338,7 @@ class App:
             refuse(exchange, served, refusal)
 
     def _answer_without_token(self, exchange: Exchange, path: bytes) -> None:
-        """Without a token, only the health of the server is answered, as probes need it."""
+        """Without a token, only health is answered, which probes need, and the open pages."""
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)
             return
@@ -352,7 +359,7 @@ class App:
 
     def _other(self, exchange: Exchange, path: bytes) -> None:
         if exchange.method not in (b"GET", b"HEAD"):
-            fail(exchange, 405, "this address is only read.", more=b"allow: GET\r\n")
+            fail(exchange, 405, "this address is read-only.", more=b"allow: GET\r\n")
         elif path == b"/v2":
             exchange.answer(200, [_encode(description.server())])
         elif path == b"/v2/models":
@@ -376,5 +383,5 @@ class App:
 
 def _whole(text: bytes) -> int:
     if not text.isdigit() or len(text) > 12:
-        raise InvalidRequestError("Inference-Header-Content-Length has to be a whole number.")
+        raise InvalidRequestError("Inference-Header-Content-Length must be a whole number.")
     return int(text)

@@ -1,19 +1,20 @@
-"""What JAX compiles in this process, from its own events."""
+"""Counts what JAX compiles in this process, from JAX's own events."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.compiles import listen
 
 
 class CompileWatch:
-    """Counts compiles; those outside `preparing()` are on the path of requests."""
+    """Counts compiles; those outside `preparing()` count as compiles during requests."""
 
     def __init__(self, values: Values) -> None:
         self.request_path = values.counter(metrics.REQUEST_PATH_COMPILES)
@@ -25,25 +26,21 @@ class CompileWatch:
             "written": values.counter(metrics.COMPILE_CACHE_REQUESTS, "miss"),
         }
         self._here = threading.local()
-        self._listens = False
-        # Frozen functions may never need JAX; if anything else imports it, that is seen.
+        self._stop: Callable[[], None] | None = None
+        # A server of frozen functions may never import JAX.
         when_imported("jax", self._listen)
 
     def _listen(self) -> None:
-        import jax
-
-        jax.monitoring.register_event_duration_secs_listener(self._ended)
-        jax.monitoring.register_event_listener(self._happened)
-        self._listens = True
+        self._stop = listen(self._ended, self._happened)
 
     @property
     def cache_hits(self) -> int:
-        """How many executables this thread has taken from the compilation cache."""
+        """The number of executables that this thread has loaded from the compilation cache."""
         return getattr(self._here, "hits", 0)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Compiles of this thread are meant."""
+        """Compiles of this thread within the block are intended."""
         before = getattr(self._here, "preparing", False)
         self._here.preparing = True
         try:
@@ -52,12 +49,8 @@ class CompileWatch:
             self._here.preparing = before
 
     def close(self) -> None:
-        if not self._listens:
-            return
-        from jax._src import monitoring
-
-        monitoring.unregister_event_duration_listener(self._ended)
-        monitoring.unregister_event_listener(self._happened)
+        if self._stop is not None:
+            self._stop()
 
     def _ended(self, event: str, seconds: float, **_: object) -> None:
         stage = STAGES.get(event)

@@ -1,10 +1,11 @@
-"""What a user says about a model: its function, its inputs, the sizes to compile for.
+"""The declaration of a model: its function, its inputs and the sizes to compile for.
 
-Standard library only: a file that declares models imports nothing by that.
+Standard library only: declaring a model imports no framework.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,13 @@ from typing import Any, TypedDict, Unpack
 
 from firstlight.errors import FirstlightError
 
-#: Rows of a batch that are compiled for, unless a model says otherwise.
+#: Default batch sizes, in rows.
 BUCKETS = (1, 2, 4, 8, 16, 32)
 MAX_ROWS = 65_536
-#: Executables of one model: each takes time to compile and memory to hold.
+#: Per model: each executable takes time to compile and memory to hold.
 MAX_EXECUTABLES = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-#: Names of the Open Inference Protocol.
+#: NumPy's names of dtypes and the Open Inference Protocol's.
 DATATYPES = {
     "bool": "BOOL",
     "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
@@ -28,22 +29,22 @@ DATATYPES = {
 
 
 class DeclarationError(FirstlightError):
-    """A model that cannot be served as it is declared."""
+    """A model whose declaration cannot be served."""
 
 
 class _Nothing:
-    """No parameters, as opposed to parameters that are None."""
+    """The default of `parameters`, because None is a valid value."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor of a request; its leading axis, the rows, is not part of `shape`.
+    """One input tensor of a request; `shape` leaves out its leading axis, the rows.
 
     Args:
         dtype: Such as "float32".
-        shape: Of one row. A text names a variable axis, whose sizes are in the model's `axes`.
-        default: One row to use where a request leaves this input out.
-        fill: What variable axes are padded with.
+        shape: Shape of one row. A string names a variable axis; the model's `axes` lists its sizes.
+        default: One row, used when a request leaves this input out.
+        fill: The value that pads variable axes.
     """
 
     dtype: str = "float32"
@@ -58,7 +59,7 @@ class Input:
         object.__setattr__(self, "shape", tuple(self.shape))
         for size in self.shape:
             if not isinstance(size, str) and (not isinstance(size, int) or size < 1):
-                raise DeclarationError(f"shape {self.shape}: {size!r} is no size of an axis.")
+                raise DeclarationError(f"shape {self.shape}: {size!r} is not an axis size.")
 
     @property
     def variable_axes(self) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Model:
-    """A function and what is needed to compile it before the first request; made by `model`."""
+    """A function and everything needed to compile it before the first request; see `model`."""
 
     function: Callable[..., object]
     inputs: Mapping[str, Any]
@@ -95,22 +96,22 @@ class Model:
             raise DeclarationError(f"model {self.name!r}: {error}") from None
 
     def __call__(self, *arguments: object, **inputs: object) -> Any:
-        """The function itself, with its parameters."""
+        """Call the function with its parameters."""
         return self.function(*self.leading, *arguments, **inputs)
 
     @property
     def leading(self) -> tuple[Any, ...]:
-        """What the function is given before its inputs."""
+        """The arguments before the inputs: the parameters, if there are any."""
         return () if self.parameters is _Nothing else (self.parameters,)
 
     @property
     def queue_rows(self) -> int:
-        """How many rows may wait."""
+        """The maximum number of rows in the queue."""
         return 32 * max(self.buckets) if self.max_queue_rows is None else self.max_queue_rows
 
 
 class FrozenOptions(TypedDict, total=False):
-    """What may be said about any model; `model` says what they mean."""
+    """Options of any model, documented in `model`."""
 
     version: str
     about: str
@@ -120,7 +121,7 @@ class FrozenOptions(TypedDict, total=False):
 
 
 class ModelOptions(FrozenOptions, total=False):
-    """What may be said about a function that is compiled."""
+    """Options of a model whose function is compiled."""
 
     parameters: object
     buckets: Sequence[int]
@@ -138,29 +139,29 @@ def model(
 ) -> Callable[[Callable[..., object]], Model]:
     """Declare the decorated function as a model.
 
-    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters, with
-    arrays whose leading axis is the rows, and returns an array, or any tree of arrays, with the
-    same leading axis. A row's result may not depend on the other rows.
+    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters. The
+    leading axis of its array arguments is the rows. It returns an array or a tree of arrays with
+    the same leading axis. The result of a row must not depend on the other rows.
 
     Args:
-        inputs: An `Input` by name; or trees (dicts, lists, tuples) of them.
-        name: The function's name by default.
-        options: `parameters` (any tree of arrays, kept on the device), `version`, `buckets` (sizes
-            of batches to compile for), `axes` ({name of a variable axis: sizes}),
-            `deadline_seconds` (of requests that give none), `max_queue_rows`, `x64` (compute in 64
-            bits; implied by 64-bit inputs), `compiler_options` (of XLA), `about` (a line for
-            people), `canary_share` (of the requests that a new version gets beside the current
-            one), `compute_dtype` (such as "bfloat16", to compute in; refused where it changes
-            results by more than `max_relative_error`, measured with `examples`, rows by input),
-            `program` (a text that changes whenever the function or a constant in it does, such as
-            a commit: with the same text, a restart loads executables without tracing).
+        inputs: Each name's `Input`, or a tree (dict, list, tuple) of them.
+        name: By default the function's name.
+        options: `parameters` (any tree of arrays, kept on the device), `version`, `buckets` (batch
+            sizes to compile), `axes` ({name of a variable axis: sizes}), `deadline_seconds` (for
+            requests without a deadline), `max_queue_rows`, `x64` (compute in 64 bits; implied by
+            64-bit inputs), `compiler_options` (passed to XLA), `about` (a one-line description),
+            `canary_share` (the share of requests that a new version gets beside the current one),
+            `compute_dtype` (a lower precision such as "bfloat16"; refused if it changes results by
+            more than `max_relative_error`, measured with `examples`, rows by input), `program` (a
+            string that changes whenever the function or a constant in it does, such as a commit:
+            with the same string, a restart loads executables without tracing).
     """
 
     def declare(function: Callable[..., object]) -> Model:
         if not callable(function):
             raise DeclarationError(f"{function!r} is not a function.")
         called = str(getattr(function, "__name__", "model"))
-        named = name or (called if called.isidentifier() else "model")  # not so a lambda
+        named = name or (called if called.isidentifier() else "model")  # a lambda's is not
         about = options.get("about") or (function.__doc__ or "").strip().partition("\n")[0]
         described: ModelOptions = {**options, "about": about}
         return Model(function, inputs, named, **described)
@@ -172,31 +173,29 @@ def _require_names(given: Model) -> None:
     for what, text in (("name", given.name), ("version", given.version)):
         if not isinstance(text, str) or not _NAME.fullmatch(text):
             raise DeclarationError(
-                f"the {what} {text!r} has to be 1 to 64 letters, digits, '.', '_' or '-', for it "
+                f"the {what} {text!r} must be 1 to 64 letters, digits, '.', '_' or '-': it "
                 "becomes part of a URL."
             )
     if not isinstance(given.inputs, Mapping) or not given.inputs:
-        raise DeclarationError("inputs has to be a mapping of names to serve.Input.")
+        raise DeclarationError("inputs must be a mapping of names to serve.Input.")
 
 
 def _require_sizes(given: Model) -> None:
     _require_increasing("buckets", given.buckets)
     for name, sizes in given.axes.items():
         _require_increasing(f"axes[{name!r}]", sizes)
-    executables = len(given.buckets)
-    for sizes in given.axes.values():
-        executables *= len(sizes)
+    executables = len(given.buckets) * math.prod(map(len, given.axes.values()))
     if executables > MAX_EXECUTABLES:
         raise DeclarationError(
-            f"{executables} combinations of sizes are more than {MAX_EXECUTABLES}, each of which "
-            "would be compiled. Use fewer buckets."
+            f"{executables} combinations of sizes, each of which would be compiled, are more than "
+            f"{MAX_EXECUTABLES}. Use fewer buckets."
         )
     if given.canary_share is not None and not 0 <= given.canary_share <= 1:
-        raise DeclarationError("canary_share has to be between 0 and 1.")
+        raise DeclarationError("canary_share must be between 0 and 1.")
     if given.compute_dtype not in (None, "bfloat16", "float16", "float32"):
-        raise DeclarationError("compute_dtype has to be bfloat16, float16 or float32.")
+        raise DeclarationError("compute_dtype must be bfloat16, float16 or float32.")
     if given.deadline_seconds <= 0:
-        raise DeclarationError("deadline_seconds has to be positive.")
+        raise DeclarationError("deadline_seconds must be positive.")
 
 
 def _require_increasing(what: str, sizes: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What the server says about itself: metadata of the protocol, and an OpenAPI document."""
+"""Descriptions of the server and its models: the protocol's metadata, and an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Plain:
 
 
 def metadata(served: Served, models: Models) -> Plain:
-    """Inputs and outputs with the sizes that vary as -1."""
+    """The protocol's metadata of a model."""
     signature, name = served.loaded.signature, served.model.name
     return {
         "name": name,
@@ -32,7 +32,7 @@ def metadata(served: Served, models: Models) -> Plain:
 
 
 def configuration(served: Served) -> Plain:
-    """What may be asked of a model, beyond the protocol's metadata."""
+    """Limits, settings and buckets of a model, beyond the protocol's metadata."""
     model = served.model
     return {
         "name": model.name,
@@ -57,7 +57,7 @@ def _tensor(tensor: Tensor) -> Plain:
 
 
 def openapi(served: Iterable[Served], with_token: bool) -> Plain:
-    """An OpenAPI 3.1 document of the plain JSON form and of the inference protocol."""
+    """An OpenAPI 3.1 document of plain JSON and of the inference protocol."""
     paths: Plain = {
         f"/v2/health/{name}": {"get": _operation(f"Is the server {name}?", {}, ("200", "503"))}
         for name in ("live", "ready")
@@ -102,7 +102,7 @@ def _paths(served: Served) -> Plain:
 
 
 def _tensor_schema(tensors: Iterable[Tensor]) -> Plain:
-    """Of an input of the protocol, with its numbers in JSON or, by `parameters`, as bytes."""
+    """The schema of one input of the protocol, its numbers in JSON or, with `parameters`, bytes."""
     named = {"enum": [tensor.name for tensor in tensors]}
     shape = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1}
     typed = {"enum": sorted({tensor.datatype for tensor in tensors})}

@@ -1,7 +1,7 @@
-"""Requests gathered into batches, and batches run: when the device is free, never by a timer.
+"""Gathers requests into batches and runs them whenever the device is free, never on a timer.
 
-Everything but the execution of long batches happens on the event loop's thread, so nothing here is
-locked. A short batch runs on that thread too: handing it over would take longer than running it.
+Everything except the execution of long batches happens on the event loop's thread, so there are no
+locks. A short batch runs on that thread too: handing it over would take longer than running it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 #: Batches below this many seconds run on the event loop's thread.
 INLINE_SECONDS = 5e-4
-#: Weight of the last batch in what a row is expected to take.
-_LEARNED = 0.1
-#: How much longer than expected what waits may take, before a request would miss its deadline: one
-#: that is refused at once can still be sent elsewhere.
-_CAUTION = 2.0
+#: Weight of the last batch in the moving average of seconds per row.
+_PACE_WEIGHT = 0.1
+#: The backlog may take so many times longer than expected. A request that would then miss its
+#: deadline is refused at once, while its client can still send it elsewhere.
+_BACKLOG_MARGIN = 2.0
 
 
 class Reason(Enum):
@@ -49,14 +49,14 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request that gets no result; retry_seconds: when it may be sent again."""
+    """Why a request gets no result, and after how many seconds it may be sent again."""
 
     reason: Reason
     retry_seconds: float = 0.0
 
 
 class Job:
-    """One request: its rows, until when they are wanted, and what is done with its outcome."""
+    """One request: its rows, its deadline, and what to do with the outcome."""
 
     __slots__ = ("arrays", "arrived", "deadline", "extents", "rows")
 
@@ -68,7 +68,7 @@ class Job:
         raise NotImplementedError
 
     def is_gone(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether the client has left."""
         return False
 
     def trace_context(self) -> tuple[bytes | None, bytes | None]:
@@ -77,7 +77,7 @@ class Job:
 
 
 class Outputs:
-    """What came out for some rows."""
+    """The outputs for some rows."""
 
     def __init__(self, signature: Signature, outputs: Arrays) -> None:
         self.signature, self.outputs = signature, outputs
@@ -85,17 +85,17 @@ class Outputs:
 
     @cached_property
     def flat(self) -> list[list[Any]]:
-        """Outputs as Python numbers, made once for all jobs."""
+        """Outputs as flat lists of Python numbers, converted once for all jobs."""
         return [output.ravel().tolist() for output in self.outputs]
 
     @cached_property
     def nested(self) -> list[list[Any]]:
-        """The same as lists of rows."""
+        """Outputs as nested lists, one per row."""
         return [output.tolist() for output in self.outputs]
 
 
 class Batch(Outputs):
-    """Rows of several jobs, and what came out."""
+    """Rows of several jobs, and their outputs."""
 
     def __init__(self, lane: Lane, bucket: Bucket, jobs: list[Job], rows: int) -> None:
         super().__init__(lane.loaded.signature, [])
@@ -105,7 +105,7 @@ class Batch(Outputs):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Compute; an exception is kept."""
+        """Compute the outputs, or keep the exception in `error`."""
         self.began = time.perf_counter()
         try:
             self.outputs = self.lane.loaded.run(self.bucket, self._inputs())
@@ -121,7 +121,7 @@ class Batch(Outputs):
             first = parts[0]
             whole = rows_for_xla((self.bucket.rows, *first.shape[1:]), first.dtype)
             np.concatenate(parts, out=whole[: self.rows])
-            whole[self.rows :] = first[0]  # a row that is known to be valid
+            whole[self.rows :] = first[0]  # a valid row as padding
             inputs.append(whole)
         return inputs
 
@@ -144,16 +144,16 @@ class Result(NamedTuple):
 
 
 class Lane:
-    """The queue of one model at one choice of variable axes, and its buckets."""
+    """The queue of one model at one choice of axis sizes, with its buckets."""
 
     def __init__(self, loaded: Loaded, buckets: Iterable[Bucket], values: Values) -> None:
         self.loaded = loaded
         self.queue: deque[Job] = deque()
         self.queued_rows = 0
-        self.device_seconds = 0.0  # the share of the device that it had, for fairness
+        self.device_seconds = 0.0  # time on the device so far, for fairness
         self.ran = self.retired = False
         self.buckets = list(buckets)
-        self.gather(self.buckets)
+        self.plan_for(self.buckets)
         model, version = loaded.model.name, loaded.model.version
         self.queue_duration = values.histogram(metrics.QUEUE_DURATION, model)
         self.execute_duration = values.histogram(metrics.EXECUTE_DURATION, model)
@@ -164,8 +164,8 @@ class Lane:
         self.cancelled = values.counter(metrics.CANCELLED, model)
         self.out_of_memory = values.counter(metrics.OUT_OF_MEMORY, model)
 
-    def gather(self, buckets: list[Bucket]) -> None:
-        """Plan with these: how many rows to gather, for every number of rows that wait."""
+    def plan_for(self, buckets: list[Bucket]) -> None:
+        """Plan how many rows to put into a batch, for every number of rows in the queue."""
         largest = buckets[-1]
         self.max_queued_rows = self.loaded.model.queue_rows + largest.rows
         self.row_seconds = largest.seconds / largest.rows
@@ -175,7 +175,7 @@ class Lane:
         return next(bucket for bucket in self.buckets if bucket.rows >= rows)
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
-        """The next batch, and the jobs whose deadline has passed; cancelled ones are dropped."""
+        """The next batch, and jobs that would miss their deadline; cancelled ones are dropped."""
         queue, expired = self.queue, []
         chosen: list[Job] = []
         rows = 0
@@ -200,36 +200,36 @@ class Lane:
 
 
 def _cheapest(buckets: list[Bucket], rows: int) -> Bucket:
-    """The bucket with the most rows of requests per second: not always the next larger one."""
+    """The bucket with the most useful rows per second, which is not always the next larger one."""
     above = next(bucket for bucket in buckets if bucket.rows >= rows)
     below = [bucket for bucket in buckets if bucket.rows < rows]
     return max([above, *below], key=lambda b: min(rows, b.rows) / max(b.seconds, 1e-9))
 
 
 class Engine:
-    """Owns the device: takes jobs, chooses batches, tells the jobs what came out."""
+    """Owns the device: queues jobs, forms batches, and finishes jobs with their outcome."""
 
     def __init__(
         self, values: Values, compiles: Callable[[], int] = lambda: 0, slots: int = 1
     ) -> None:
-        """compiles: how many programs were compiled so far; slots: batches at once."""
+        """compiles: Returns the number of compiles so far; slots: Batches that may run at once."""
         self._lanes: list[Lane] = []
         self._compiles = compiles
         self._slots, self._running = slots, 0
         self._scheduled = False
-        self._busy_since: float | None = None  # the end of the last batch, if more waited then
+        self._busy_since: float | None = None  # end of the last batch, if the queue was not empty
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="firstlight-device")
         self._values = values
         self.traces: Traces | None = None
 
     def add(self, loaded: Loaded) -> dict[tuple[int, ...], Lane]:
-        """Lanes for all sizes of a model."""
+        """Make lanes for all axis sizes of a model."""
         lanes = {s: Lane(loaded, buckets, self._values) for s, buckets in loaded.lanes.items()}
         self._lanes += lanes.values()
         return lanes
 
     def remove(self, lanes: Iterable[Lane]) -> None:
-        """Forget lanes that get no more jobs, as soon as those that wait are computed."""
+        """Retire lanes: they are forgotten once their queues are empty."""
         for lane in lanes:
             lane.retired = True
         self._forget_retired()
@@ -242,27 +242,27 @@ class Engine:
         return not self._running and not any(lane.queue for lane in self._lanes)
 
     def refusal_of(self, lanes: Iterable[Lane], seconds: float | None) -> Refusal | None:
-        """Why no request of any size would be taken now: to be asked before one is read.
+        """Why a request would be refused whatever its size, asked before parsing it.
 
-        seconds: how long its result may take, if that is known by then.
+        seconds: Its timeout, if already known.
         """
         backlog = self._backlog_seconds()
         if all(lane.queued_rows >= lane.max_queued_rows for lane in lanes):
             return Refusal(Reason.QUEUE_FULL, backlog)
-        if seconds is not None and _CAUTION * backlog > seconds:
+        if seconds is not None and _BACKLOG_MARGIN * backlog > seconds:
             return Refusal(Reason.DEADLINE, backlog)
         return None
 
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
-        """Queue a job, or say at once why not."""
+        """Queue a job, or return why it is refused."""
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
             return self._refusal(lane, job, Reason.QUEUE_FULL, backlog)
-        wait = _CAUTION * backlog + job.rows * lane.row_seconds
+        wait = _BACKLOG_MARGIN * backlog + job.rows * lane.row_seconds
         if job.arrived + wait > job.deadline:
             return self._refusal(lane, job, Reason.DEADLINE, backlog)
-        if not lane.queue:  # time without requests is no credit
+        if not lane.queue:  # an idle lane earns no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
             lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
         lane.queue.append(job)
@@ -277,18 +277,17 @@ class Engine:
         return Refusal(reason, retry)
 
     def _backlog_seconds(self) -> float:
-        """How long what waits will take, at the pace of the last batches."""
+        """The expected time to compute all queued rows, at the pace of the last batches."""
         return sum(lane.queued_rows * lane.row_seconds for lane in self._lanes)
 
     def close(self) -> None:
         for lane in self._lanes:
             while lane.queue:
-                job = lane.queue.popleft()
-                job.finish(Refusal(Reason.STOPPED))
+                lane.queue.popleft().finish(Refusal(Reason.STOPPED))
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _wake(self) -> None:
-        """Dispatch after what the event loop has read by now, so that it shares a batch."""
+        """Dispatch after all requests that the event loop has read, so that they share a batch."""
         if not self._scheduled and self._running < self._slots:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -335,7 +334,7 @@ class Engine:
     def _finished(self, batch: Batch, compiles_before: int) -> None:
         lane = batch.lane
         lane.device_seconds += batch.seconds
-        self._keep_pace(lane, batch.rows)
+        self._update_pace(lane, batch.rows)
         if batch.error is not None:
             self._failed(batch)
             return
@@ -354,23 +353,23 @@ class Engine:
         if self.traces is not None:
             self.traces.computed(batch)
 
-    def _keep_pace(self, lane: Lane, rows: int) -> None:
-        """Learn how long a row takes with all that surrounds it, while there is always another."""
+    def _update_pace(self, lane: Lane, rows: int) -> None:
+        """Update seconds per row, overhead included; measured only while the queue is not empty."""
         now, before = time.perf_counter(), self._busy_since
         self._busy_since = now if any(other.queue for other in self._lanes) else None
         if before is not None:
-            lane.row_seconds += _LEARNED * ((now - before) / rows - lane.row_seconds)
+            lane.row_seconds += _PACE_WEIGHT * ((now - before) / rows - lane.row_seconds)
 
     def _failed(self, batch: Batch) -> None:
-        """Every job again, alone or in a smaller bucket: a request fails only by itself."""
+        """Run every job again alone, so that a request fails only because of itself."""
         lane, jobs = batch.lane, batch.jobs
         print(f"firstlight: a batch of {lane.loaded.model.name} failed: {batch.error!r}",
               file=sys.stderr)  # fmt: skip
         if "RESOURCE_EXHAUSTED" in str(batch.error):
             lane.out_of_memory.add()
-            # Only a request that is as large itself is tried in this bucket again.
+            # From now on, only a single request of this size uses this bucket.
             if smaller := [b for b in lane.buckets if b.rows < batch.bucket.rows]:
-                lane.gather(smaller)
+                lane.plan_for(smaller)
         if len(jobs) == 1:
             jobs[0].finish(self._refusal(lane, jobs[0], Reason.FAILED))
             return
@@ -380,7 +379,7 @@ class Engine:
 
 def _count_nans(batch: Batch) -> None:
     for output in batch.outputs:
-        # The least of some numbers is NaN if one of them is: a quick look at all of them.
+        # The minimum is NaN if any number is: one fast pass.
         if output.dtype.kind == "f" and np.isnan(output[: batch.rows].min(initial=np.inf)):
             nans = np.isnan(output[: batch.rows].reshape(batch.rows, -1))
             batch.lane.nan_rows.add(int(nans.any(axis=1).sum()))

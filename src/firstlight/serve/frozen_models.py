@@ -1,6 +1,6 @@
 """Frozen functions as models: their executables come from a file, and nothing is compiled.
 
-Where the file can be run by jaxlib alone, JAX is not imported, which is most of a server's start.
+If jaxlib alone can run the file, JAX, which is most of a server's start-up time, is not imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from firstlight.serve.loading import (
     Loaded,
     LoadError,
     example_rows,
-    measured,
     precision_scope,
+    shortest_seconds,
 )
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
@@ -37,10 +37,10 @@ from firstlight.warmstart.frozen.sealing import opened
 
 @dataclass(frozen=True)
 class Opened:
-    """A frozen function with the leaves of its arguments: named, and those with a fixed value."""
+    """A frozen function with the leaves of its arguments: their names, and values of parameters."""
 
     artifact: Artifact
-    programs: tuple[Program, ...]  # of one call, by their rows
+    programs: tuple[Program, ...]  # of one call, sorted by rows
     names: tuple[str, ...]
     fixed: Mapping[int, np.ndarray[Any, Any]]
 
@@ -58,7 +58,7 @@ class FrozenModel(Model):
 
 
 def is_frozen(path: Path) -> bool:
-    """Whether the file has the form of a frozen function; it may still be damaged."""
+    """Whether the file begins like a frozen function; its content is not checked."""
     try:
         with path.open("rb") as file:
             return file.read(len(sealed.MAGIC)) == sealed.MAGIC
@@ -67,7 +67,7 @@ def is_frozen(path: Path) -> bool:
 
 
 def runs_without_jax(path: Path) -> bool:
-    """Whether jaxlib is enough to run it."""
+    """Whether jaxlib alone can run it."""
     return content.from_bytes(opened(path)).without_jax
 
 
@@ -79,22 +79,22 @@ def frozen(
     static: Mapping[str, object] | None = None,
     **options: Unpack[FrozenOptions],
 ) -> FrozenModel:
-    """A model of what `firstlight.warmstart.freeze` has written.
+    """A model from a file of `firstlight.warmstart.freeze`.
 
-    With buckets, a request's rows are those of the arguments in `batched`. Without, a row is the
-    arguments of one call.
+    With buckets, the rows of a request are those of the arguments in `batched`. Without buckets, a
+    row is the arguments of one call.
 
     Args:
         path: The file.
-        name: The file's name without its suffix by default.
-        parameters: Values of the arguments that requests do not give, by name or position.
-        static: Which program of the file, if it was frozen with several static arguments.
-        options: `version` (a digest of the file by default), `deadline_seconds`, `max_queue_rows`,
-            `canary_share`, `about`, as of `serve.model`.
+        name: By default the file's name without its suffix.
+        parameters: Values of arguments that are not part of requests, by name or position.
+        static: Selects the program by its static arguments, if the file has several.
+        options: `version` (by default a digest of the file), `deadline_seconds`, `max_queue_rows`,
+            `canary_share` and `about`, as in `serve.model`.
 
     Raises:
         FrozenError: The file cannot be read or trusted, or was made for another place.
-        DeclarationError: It cannot be served as it is.
+        DeclarationError: The function does not fit requests.
     """
     where = Path(path)
     body = opened(where)
@@ -131,7 +131,7 @@ def _require_place(path: Path, artifact: Artifact) -> None:
 
 
 def _of_one_call(artifact: Artifact, static: Mapping[str, object] | None) -> tuple[Program, ...]:
-    """The executables of a call, one for every bucket."""
+    """The programs of a call, one per bucket."""
     programs = artifact.programs
     if static is not None:
         programs = tuple(p for p in programs if dict(p.static) == dict(static))
@@ -142,8 +142,8 @@ def _of_one_call(artifact: Artifact, static: Mapping[str, object] | None) -> tup
             for p in {_call(p): p for p in artifact.programs}.values()
         )
         raise DeclarationError(
-            f"{len(calls)} of its calls fit, and a model is one: {known}. Freeze one call per "
-            "file, or choose by serve.frozen(path, static={...})."
+            f"a model is one call, but {len(calls)} match of: {known}. Freeze one call per "
+            "file, or choose with serve.frozen(path, static={...})."
         )
     return tuple(sorted(programs, key=lambda p: p.batch.rows if p.batch else 0))
 
@@ -173,8 +173,8 @@ def _opened(
             fixed |= dict(enumerate(values, start))
         elif program.batch and not {*range(start, len(names))} <= {*program.batch.inputs}:
             raise DeclarationError(
-                f"its argument {name!r} has no rows, so no request can give it. Freeze a function "
-                f"that has it already (functools.partial), or declare the model in Python: "
+                f"its argument {name!r} has no rows, so requests cannot contain it. Freeze a "
+                f"function with it bound (functools.partial), or declare the model in Python: "
                 f"serve.frozen(path, parameters={{{name!r}: ...}})."
             )
     if parameters:
@@ -183,7 +183,7 @@ def _opened(
 
 
 def _arguments(artifact: Artifact, program: Program) -> list[tuple[str, object, list[str]]]:
-    """Name and tree of every argument, with the names of its leaves."""
+    """Every argument's name, tree, and names of leaves."""
     if program.in_shape is None:  # only JAX knows the tree
         return [(name, trees.LEAF, [name]) for name in _numbered("input", len(program.in_leaves))]
     _, (_, *positional), (_, *named) = program.in_shape
@@ -200,7 +200,7 @@ def _numbered(name: str, count: int) -> list[str]:
 def _values(
     name: str, shape: object, value: object, expected: Sequence[Leaf]
 ) -> list[np.ndarray[Any, Any]]:
-    """The leaves of a parameter, checked against what was frozen."""
+    """The leaves of a parameter, checked against the frozen shapes."""
     leaves, found = trees.flatten(value)
     arrays = [
         np.asarray(leaf, _dtype(wanted)) for leaf, wanted in zip(leaves, expected, strict=False)
@@ -227,7 +227,9 @@ def _outputs(given: Opened) -> tuple[Tensor, ...]:
         names = names or _numbered("output", count)
     if program.batch and len(program.batch.outputs) != count:
         missing = next(i for i in range(count) if i not in program.batch.outputs)
-        raise DeclarationError(f"its result {names[missing]!r} has no rows, so it is no request's.")
+        raise DeclarationError(
+            f"its result {names[missing]!r} has no rows, so it cannot be split among requests."
+        )
     return tuple(
         _tensor(name, leaf, program) for name, leaf in zip(names, program.out_leaves, strict=True)
     )
@@ -262,8 +264,8 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
     needed = _bytes_needed(given)
     if max_bytes is not None and needed > max_bytes:
         raise LoadError(
-            f"model {model.name!r}: its arrays need {needed / 2**20:.0f} MiB, and "
-            f"{max_bytes / 2**20:.0f} MiB may be used. Use another --memory-limit."
+            f"model {model.name!r}: its arrays need {needed / 2**20:.0f} MiB, but only "
+            f"{max_bytes / 2**20:.0f} MiB are available. Raise --memory-limit."
         )
     kind = WithoutJax if given.artifact.without_jax else WithJax
     wide = given.artifact.place.x64 and kind is WithJax
@@ -280,7 +282,7 @@ def _bucket(
     program: Program,
     placed: dict[int, object],
 ) -> Bucket:
-    """placed: parameters on the device, the same for all buckets."""
+    """placed: Parameters on the device, shared by all buckets."""
     begin = time.perf_counter()
     executable = kind(given.artifact, program)
     for i, array in given.fixed.items():
@@ -288,15 +290,15 @@ def _bucket(
     call = _calling(executable, given.inputs, placed, program)
     rows = program.batch.rows if program.batch else 1
     run = partial(call, *example_rows(signature, rows, ()))
-    run()  # the first call is never the usual one
+    run()  # the first call is not representative
     load_seconds = time.perf_counter() - begin
-    return Bucket(rows, (), call, measured(run), load_seconds, True)
+    return Bucket(rows, (), call, shortest_seconds(run), load_seconds, True)
 
 
 def _calling(
     executable: Executable, inputs: list[int], placed: Mapping[int, Any], program: Program
 ) -> Callable[..., Arrays]:
-    """From arrays of a request, in the order of the signature, to those of the answer."""
+    """A function from a request's arrays, in the order of the signature, to those of its answer."""
     template: list[Any] = [placed.get(i) for i in range(len(program.in_leaves))]
     one_row = program.batch is None
 
@@ -311,7 +313,7 @@ def _calling(
 
 
 def _bytes_needed(given: Opened) -> int:
-    """Arguments and results of the largest bucket."""
+    """Size of the arguments and results of the largest bucket."""
     largest = given.programs[-1]
     leaves = (*largest.in_leaves, *largest.out_leaves)
     sizes = (int(np.prod(leaf.shape)) * _dtype(leaf).itemsize for leaf in leaves)

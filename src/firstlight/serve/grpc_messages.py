@@ -1,6 +1,7 @@
-"""Messages of the Open Inference Protocol v2 over gRPC, from a table of their fields.
+"""gRPC messages of the Open Inference Protocol v2, generated from a table of their fields.
 
-In a pool of their own: a client's generated code may describe the same names in this process.
+They live in a separate descriptor pool, because a client's generated code in the same process may
+define the same names.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
-#: Names and numbers of the fields are the protocol's.
+#: Fields with the protocol's names and numbers.
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "bool live = 1",
@@ -32,7 +33,7 @@ _MESSAGES = {
     "repeated int64 int64_contents = 3; repeated uint32 uint_contents = 4; "
     "repeated uint64 uint64_contents = 5; repeated float fp32_contents = 6; "
     "repeated double fp64_contents = 7; repeated bytes bytes_contents = 8",
-    # A map is such pairs on the wire.
+    # On the wire, a map is a repeated message of such pairs.
     "Parameter": "string key = 1; InferParameter value = 2",
     "InputTensor": "string name = 1; string datatype = 2; repeated int64 shape = 3; "
     "repeated Parameter parameters = 4; InferTensorContents contents = 5",
@@ -74,5 +75,5 @@ _POOL.Add(_described())
 
 
 def message(name: str) -> Any:
-    """The class of a message."""
+    """The class of a message type."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))

@@ -1,8 +1,7 @@
 """The Open Inference Protocol v2 over gRPC, on the event loop of the server.
 
-Requests meet the same engine, limits, deadlines, token and metrics as over HTTP; only the form of
-what is sent and said differs. The serialised messages are read here, so that what cannot be read
-is the client's error and not ours.
+Engine, limits, deadlines, token and metrics are the same as over HTTP; only the format of messages
+and errors differs. Messages are deserialised here, so that an invalid one is the client's error.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from firstlight.serve.tensors import (
     Array,
     InvalidRequestError,
     Rows,
-    arranged,
+    arrange,
     as_array,
     from_bytes,
     require_datatype,
-    shaped,
-    unknown,
+    reshape,
+    wrong_name,
 )
 
 _CODES = {
@@ -54,7 +53,7 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-#: Which of the typed contents holds numbers of a datatype; FP16 and BF16 are sent as bytes.
+#: The field of typed contents for each datatype; FP16 and BF16 are sent as bytes only.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -68,7 +67,7 @@ _OutputTensor = message("OutputTensor")
 
 
 class _RefusedError(InvalidRequestError):
-    """A request that the engine does not compute."""
+    """A request that the engine refuses."""
 
     def __init__(self, served: Served, refusal: Refusal) -> None:
         status, why = STATUS[refusal.reason]
@@ -78,7 +77,7 @@ class _RefusedError(InvalidRequestError):
 
 
 class _Call(Exchange):
-    """What routes and the token need to know of a call."""
+    """The headers and deadline of a call."""
 
     def __init__(self, context: Any) -> None:
         self.arrived = time.perf_counter()
@@ -90,7 +89,7 @@ class _Call(Exchange):
 
 
 class _Inference(ExchangeJob):
-    """A job that a call waits for; the call's end, for whatever reason, cancels the future."""
+    """A job that a call awaits; when the call ends for any reason, its future is cancelled."""
 
     __slots__ = ("outcome",)
 
@@ -104,12 +103,12 @@ class _Inference(ExchangeJob):
     def finish(self, outcome: Result | Refusal) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
-        elif isinstance(outcome, Refusal):  # the deadline of the call ended it at its client too
+        elif isinstance(outcome, Refusal):  # the client's deadline has ended the call already
             self.served.refused(outcome.reason.value, STATUS[outcome.reason][0])
 
 
 class GrpcServer:
-    """Answers calls by the models of an app."""
+    """Answers calls with the models of an app."""
 
     def __init__(self, app: App, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -117,12 +116,12 @@ class GrpcServer:
         self._draining = False
         self._calls: set[asyncio.Task[Any]] = set()
         options = [
-            ("grpc.so_reuseport", 0),  # two servers on one port would share its requests
+            ("grpc.so_reuseport", 0),  # a second server on the port is an error
             ("grpc.max_receive_message_length", limits.body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", limits.head_bytes),
             ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
-            # A few bytes could become many: compressed messages are refused, as over HTTP.
+            # Compressed messages, which could expand without bound, are refused as over HTTP.
             ("grpc.compression_enabled_algorithms_bitset", 1),
         ]
         self._server = grpc.aio.server(
@@ -144,7 +143,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((generic,))
 
     async def listen(self, host: str, port: int) -> int:
-        """Begin to take calls; returns the port."""
+        """Start accepting calls; returns the port."""
         where = address(host, port)
         try:
             bound: int = self._server.add_insecure_port(where)
@@ -155,16 +154,16 @@ class GrpcServer:
         return bound
 
     async def drain(self, seconds: float) -> None:
-        """Answer the calls that have arrived; new ones are told that this server is unavailable."""
+        """Answer pending calls, for at most `seconds`; new ones are answered UNAVAILABLE."""
         self._draining, begin = True, time.perf_counter()
-        # As long as any is computed we refuse new ones ourselves: once gRPC is told to stop, it
-        # cancels what arrives at that moment, and no client repeats what was cancelled.
+        # While calls are pending, new ones are refused here: a stopping gRPC server cancels what
+        # arrives at that moment, and clients do not retry cancelled calls.
         if self._calls:
             await asyncio.wait(self._calls, timeout=seconds)
         await self._server.stop(max(0.0, seconds - (time.perf_counter() - begin)))
 
     def _take(self) -> None:
-        """This call is answered, also when the server is told to stop."""
+        """Register this call as pending, which draining waits for."""
         if self._draining:
             raise InvalidRequestError("the server is stopping.", 503)
         if task := asyncio.current_task():
@@ -194,7 +193,7 @@ class GrpcServer:
                     text += f" Valid: {msgspec.json.encode(error.valid).decode()}"
                 if status in (429, 503):
                     retry_seconds = getattr(error, "retry_seconds", 0.0)
-            except Exception as error:  # a client learns nothing about our insides; the log does
+            except Exception as error:  # goes to the log, not to the client
                 print(f"firstlight: {name} failed: {error!r}", file=sys.stderr)
                 status, text = 500, "this request could not be handled."
             if retry_seconds is not None:
@@ -225,7 +224,7 @@ class GrpcServer:
         return message("ModelMetadataResponse")(**description.metadata(served, self._app.models))
 
     def _served(self, call: _Call, name: str, version: str) -> Served:
-        return self._app.found(call, name.encode(), version.encode() or None)
+        return self._app.find_version(call, name.encode(), version.encode() or None)
 
     async def _infer(self, body: bytes, call: _Call) -> Any:
         if not (self._app.ready or self._app.draining):
@@ -261,11 +260,11 @@ def _parsed(kind: Any, body: bytes) -> Any:
     try:
         return kind.FromString(body)
     except DecodeError:
-        raise InvalidRequestError("the request cannot be read: it is not the message.") from None
+        raise InvalidRequestError("the request is not a valid message.") from None
 
 
 def _seconds(request: Any, served: Served, call: _Call) -> float:
-    """Until when the answer is wanted: the call's own deadline, and `timeout` in microseconds."""
+    """The timeout: that of the call, or the parameter `timeout` in microseconds, or the model's."""
     seconds = served.model.deadline_seconds
     for parameter in request.parameters:
         if parameter.key != "timeout":
@@ -292,12 +291,12 @@ def _rows(request: Any, served: Served) -> Rows:
     for position, sent in enumerate(request.inputs):
         i = index.get(sent.name)
         if i is None or given[i] is not None:
-            raise unknown("input", sent.name, index, twice=i is not None)
+            raise wrong_name("input", sent.name, index, twice=i is not None)
         tensor = loaded.signature.inputs[i]
         require_datatype(tensor, sent.datatype)
         flat = from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
-        given[i] = shaped(tensor, flat, list(sent.shape))
-    return arranged(loaded, given)
+        given[i] = reshape(tensor, flat, list(sent.shape))
+    return arrange(loaded, given)
 
 
 def _from_contents(tensor: Tensor, contents: Any) -> Array:
@@ -317,7 +316,7 @@ def _wanted(request: Any, served: Served) -> list[int]:
     wanted: list[int] = []
     for output in request.outputs:
         if output.name not in names or names.index(output.name) in wanted:
-            raise unknown("output", output.name, names, twice=output.name in names)
+            raise wrong_name("output", output.name, names, twice=output.name in names)
         wanted.append(names.index(output.name))
     return wanted
 

@@ -1,6 +1,6 @@
-"""Models of a HistFactory workspace: its likelihood, fits, significance and CLs.
+"""Models of a HistFactory workspace: likelihood, fit, significance and CLs.
 
-The rows of a request are points or data sets; a data set that is left out is the observed one.
+The rows of a request are parameter points or data sets; by default the observed data are used.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from firstlight.histfactory.internal_order import data_vector
 from firstlight.histfactory.programs import compiler_options
 from firstlight.serve.declaration import Input, Model
 
-#: Fits differ in their number of steps, and a batch takes as many as its slowest: few sizes.
+#: A batch of fits takes as many steps as its slowest fit, so fits have few batch sizes.
 NLL_BUCKETS, FIT_BUCKETS = (1, 8, 64, 512), (1, 16)
 
 
 def models_of(path: str) -> list[Model]:
-    """`nll` and `fit`, and with a parameter of interest `significance` and `cls`."""
+    """The models `nll` and `fit`; with a parameter of interest, also `significance` and `cls`."""
     workspace = hf.load(path)
     data = _data_input(workspace)
-    # Another workspace in the same place is another version.
+    # A changed workspace is a new version.
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     parameters = Input("float64", (workspace.n_parameters,))
     model = partial(_model, workspace, digest)
@@ -46,7 +46,7 @@ def models_of(path: str) -> list[Model]:
 
 
 def _data_input(workspace: hf.Model) -> Input:
-    """Main counts and auxiliary data, as in pyhf."""
+    """Main counts followed by auxiliary data, as in pyhf."""
     size = workspace.n_bins + len(workspace.auxdata_names)
     observed = None
     if workspace.about.has_observations:
@@ -83,7 +83,7 @@ def _model(
 
 @cache
 def _source_digest() -> str:
-    """Of all code that the programs are traced from."""
+    """A hash of all code that the programs are traced from."""
     found = hashlib.sha256()
     for folder in (Path(hf.__file__).parent, Path(__file__).parent):
         for path in sorted(folder.rglob("*.py")):
@@ -100,7 +100,7 @@ _ABOUT = {
 
 
 def _each(function: Callable[..., object]) -> Callable[..., object]:
-    """`function` of one row, for all rows: one after the other on a CPU, together elsewhere."""
+    """Map a function of one row over all rows: a loop on a CPU, vectorized elsewhere."""
 
     def of_rows(model: hf.Model, **rows: object) -> object:
         def one(row: dict[str, Any]) -> Any:

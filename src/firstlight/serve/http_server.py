@@ -1,7 +1,7 @@
-"""HTTP/1.1 on asyncio: httptools parses, this module keeps time and bounds, and writes answers.
+"""HTTP/1.1 on asyncio: httptools parses, this module enforces limits and writes answers.
 
-A request becomes one object and one callback, no task and no scope: half of what a request costs in
-an ASGI server is spent on those (docs/architecture.md has the figures).
+A request is one object and one callback, without a task or a scope: in an ASGI server those are
+half of the cost of a request (docs/architecture.md has the figures).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _HEADS = {
     status.value: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, status.phrase.encode())
     for status in HTTPStatus
 }
-#: Bytes of a body from which on it is received where XLA can use it without copying.
+#: Bodies of at least so many bytes are received into memory that XLA can use without copying.
 _LARGE = 2**16
-#: Bytes read at once of everything else.
+#: Size of the read buffer for everything else.
 _READ_BYTES = 2**16
-#: Requests that a client may send ahead of their answers.
+#: Pipelined requests per connection.
 _MAX_AHEAD = 16
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client, and all of them together, may take."""
+    """Limits per client, and for all clients together."""
 
     body_bytes: int = 64 * 2**20
     all_bodies_bytes: int = 512 * 2**20
@@ -45,18 +45,17 @@ class Limits:
 
 
 class AddressError(FirstlightError):
-    """An address that cannot be listened on."""
+    """An address on which the server cannot listen."""
 
     def __init__(self, where: str, option: str = "--port", error: OSError | None = None) -> None:
         why = "" if error is None else f": {error.strerror or error}"
         super().__init__(
-            f"{where} cannot be listened on{why}. Choose another {option}, or 0 for any that is "
-            "free."
+            f"cannot listen on {where}{why}. Choose another {option}, or 0 for any free port."
         )
 
 
 def address(host: str, port: int) -> str:
-    """As in a URL."""
+    """`HOST:PORT`, with brackets around an IPv6 address."""
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -68,18 +67,18 @@ class Server:
         self.connections: set[Connection] = set()
         self.body_bytes = 0
         self.draining = False
-        # One for all connections: what was read is parsed before anything else is read.
+        # One for all connections: its content is parsed before anything else is read.
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._sweep: asyncio.TimerHandle | None = None
 
     def connection(self) -> Connection:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_slow)
         return Connection(self)
 
     def drain(self) -> None:
-        """Close every connection after the answers that it waits for."""
+        """Close every connection after its pending answers."""
         self.draining = True
         for connection in list(self.connections):
             connection.close_if_idle()
@@ -107,7 +106,7 @@ class Request(Exchange):
         self.headers = {}
         self.path = self.method = b""
         self.body = b""
-        self.size = 0  # of the body, as far as it has arrived
+        self.size = 0  # bytes of the body that have arrived
         self.keep_alive = True
 
     def is_gone(self) -> bool:
@@ -120,10 +119,10 @@ class Request(Exchange):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Parses what a client sends, one answer after the other.
+    """Parses what a client sends, and answers one request after the other.
 
-    The event loop asks where to put what it reads: the bytes of a large body are copied once, by
-    the kernel, to where the model reads them.
+    The event loop asks for a buffer to read into: a large body is copied once, by the kernel, to
+    the memory from which the model reads it.
     """
 
     def __init__(self, server: Server) -> None:
@@ -133,9 +132,9 @@ class Connection(asyncio.BufferedProtocol):
         self.request: Request | None = None  # being received
         self.answering = False
         self.ahead: deque[Request] = deque()
-        self.since = time.perf_counter()  # of what is being waited for
+        self.since = time.perf_counter()  # start of the current wait
         self._head_bytes = 0
-        self._held_bytes = 0  # bodies that have not been answered
+        self._held_bytes = 0  # of bodies without an answer yet
         self._body: list[bytes] = []
         self._large: memoryview | None = None  # where a large body is received
         self._refused = self._is_last = False
@@ -150,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(503, "there are too many connections.", b"retry-after: 1\r\n")
 
     def get_buffer(self, _: int) -> memoryview:
-        """Where the next bytes go: no further than the end of a large body."""
+        """The buffer for the next bytes; that of a large body ends with the body."""
         if self._large is None or self.request is None:
             return self.server.read_buffer
         return self._large[self.request.size :]
@@ -171,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
     def _large_body_grew(self, request: Request, size: int) -> None:
         self._count_body(request, size)
         if self._large is not None and request.size == len(self._large):
-            # The old one has not seen the body, and would take the next request for it.
+            # The old parser has not seen the body, and would take the next request for it.
             self.parser = httptools.HttpRequestParser(self)
             self.on_message_complete()
 
@@ -181,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release(self._held_bytes)
 
     def eof_received(self) -> bool:
-        """The client may have closed its side only, and still wait for an answer."""
+        """Keep the connection if an answer is pending: the client may have closed only its side."""
         self._is_last = True
         return self.answering
 
@@ -220,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is None:
             return
         request.method = self.parser.get_method()
-        # After an offer to speak something else the parser reads no further.
+        # After an offer to upgrade, the parser stops.
         request.keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         request.path = request.path.partition(b"?")[0]
         length = request.headers.get(b"content-length")
@@ -299,8 +298,8 @@ class Connection(asyncio.BufferedProtocol):
         self.answering = False
         self.since = time.perf_counter() if closing else request.arrived
         if self._refused:
-            # The client may still be sending: closing now would reset the connection, and the
-            # answer would be lost. What comes is not read, and `check_time` ends it.
+            # The client may still be sending: closing now would reset the connection and lose the
+            # answer. Further bytes are ignored, and `check_time` closes it.
             transport.write_eof()
         elif closing:
             transport.close()
@@ -310,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
     def _next(self) -> None:
         self.transport.resume_reading()
         self.answering = True
-        # Through the event loop: a thousand small requests at once must not be a deep recursion.
+        # Through the event loop: pipelined requests must not recurse.
         asyncio.get_running_loop().call_soon(self._handle_ahead)
 
     def _handle_ahead(self) -> None:
@@ -320,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- bounds -----------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
-        """Called every second: a client that sends too slowly, or nothing, is let go."""
+        """Close the connection if the client is too slow or idle. Called every second."""
         if self.answering or self.transport is None:
             return
         waited = now - self.since
@@ -346,14 +345,14 @@ class Connection(asyncio.BufferedProtocol):
         self._refuse(413, f"a request may have at most {self.limits.body_bytes} bytes.")
 
     def _refuse(self, status: int, why: str, more: bytes = b"") -> None:
-        """Answer, read no further, close."""
+        """Answer with an error, stop reading, and close."""
         if self._refused or self.transport is None:
             return
         self._refused = True
         last, self.request = self.request or Request(self), None
         self._body, self._large = [], None
         self.since = time.perf_counter()
-        if self.answering:  # an earlier request's answer has not been written: nothing to say
+        if self.answering:  # the answer to an earlier request would have to come first
             self.transport.abort()
             return
         last.keep_alive = False
@@ -362,17 +361,17 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _aligned(length: int, headers: dict[bytes, bytes]) -> memoryview:
-    """Memory in which the bytes of the first tensor, after the JSON, begin where XLA wants them."""
+    """Memory in which the first tensor, after the JSON, is aligned for XLA."""
     json_bytes = headers.get(b"inference-header-content-length", b"0")
     first = int(json_bytes) if json_bytes.isdigit() and len(json_bytes) < 12 else 0
     return aligned_bytes(length, first).data
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what large requests free.
+    """Have the C library keep freed memory for the next large request.
 
-    glibc returns blocks above 128 KiB to the system at once, and every request of a megabyte would
-    spend more time on page faults than on copying.
+    By default glibc returns blocks above 128 KiB to the system, and a request of a megabyte spends
+    more time on page faults than on copying.
     """
     import ctypes
 

@@ -1,8 +1,8 @@
-"""Executables of a program that has a name, in the compilation cache: loaded without tracing.
+"""Executables of a named program, kept in the compilation cache and loaded without tracing.
 
-JAX's cache is asked with a lowered program, and tracing and lowering it are most of what is left of
-a restart. A model that says which program it is (`Model.program`) needs neither: its executables
-are kept as a whole, under that name and all that they depend on beside the program.
+JAX looks up its cache by the lowered program, and tracing and lowering are most of the time of a
+warm restart. A model that names its program (`Model.program`) needs neither: its executables are
+stored whole, under a key of that name and everything else that they depend on.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from firstlight.serve.signature import Signature, Sizes, Tensor, declared_inputs
 from firstlight.warmstart.jax_cache import current_store
 from firstlight.warmstart.warning import warn
 
-#: Of the form below; another number begins anew.
+#: Version of the stored form; entries of other versions are not found.
 _FORM = 1
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that the program returns."""
+    """One output of the program."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Executable(msgspec.Struct, frozen=True):
-    """One executable as JAX serializes it, and the memory that a call takes."""
+    """One executable as serialized by JAX, and the memory of a call."""
 
     sizes: Sizes
     rows: int
@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, frozen=True):
     executables: list[Executable]
 
     def signature(self, model: Model) -> Signature:
-        """As `signature_of`, without tracing; its function is not needed any more."""
+        """Like `signature_of`, without tracing; its function is never called."""
         inputs, axes, _ = declared_inputs(model)
         outputs = tuple(
             Tensor(o.name, jax.numpy.dtype(o.dtype), tuple(o.shape)) for o in self.outputs
@@ -56,7 +56,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def key_of(model: Model, abstract: object, wide: bool) -> str | None:
-    """What the executables depend on; None: the model does not say which program it is."""
+    """A hash of everything that the executables depend on; None if the program has no name."""
     if model.program is None:
         return None
     leaves, tree = jax.tree.flatten(abstract)
@@ -73,7 +73,7 @@ def key_of(model: Model, abstract: object, wide: bool) -> str | None:
 
 
 def find(key: str) -> Kept | None:
-    """What an earlier process has kept."""
+    """What an earlier process has kept, if it is there and readable."""
     store = current_store()
     value = store.look(key) if store is not None else None
     try:
@@ -83,7 +83,7 @@ def find(key: str) -> Kept | None:
 
 
 def keep(key: str, signature: Signature, executables: dict[tuple[Sizes, int], Any]) -> None:
-    """Keep compiled executables and the memory of each; where that cannot be done, nothing is."""
+    """Store executables with the memory of each; those that cannot be serialized are not stored."""
     from jax.experimental.serialize_executable import serialize
 
     store = current_store()
@@ -97,13 +97,13 @@ def keep(key: str, signature: Signature, executables: dict[tuple[Sizes, int], An
                 for (sizes, rows), (call, work_bytes) in executables.items()
             ],
         )
-    except (ValueError, NotImplementedError):  # constants of the program that are JAX's arrays
+    except (ValueError, NotImplementedError):  # the program has JAX arrays as constants
         return
     store.put(key, msgspec.msgpack.encode(kept))
 
 
 def loaded(kept: Kept, abstract: Any, signature: Signature) -> dict[tuple[Sizes, int], Any] | None:
-    """The executables by sizes and rows; None where they do not load, which is said."""
+    """The executables by sizes and rows; None, with a warning, if they do not load."""
     from jax.experimental.serialize_executable import deserialize_and_load
 
     device = jax.devices()[0]
@@ -124,6 +124,6 @@ def loaded(kept: Kept, abstract: Any, signature: Signature) -> dict[tuple[Sizes,
                 execution_devices=[device],
             )
     except Exception as error:
-        warn(f"executables that were kept do not load, they are compiled again: {error!r}.")
+        warn(f"stored executables do not load and are compiled again: {error!r}.")
         return None
     return calls

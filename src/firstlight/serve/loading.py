@@ -1,4 +1,4 @@
-"""From a declaration to executables: everything is compiled, run and measured before a request."""
+"""From a declaration to executables, which are compiled, run and timed before the first request."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Input, Model
 from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
 
-#: Runs from which the cost of a bucket is taken, and seconds after which fewer are enough.
-_RUNS, _ENOUGH_SECONDS = 50, 0.02
+#: A bucket is timed by so many runs, or by those that fit into so many seconds.
+_MAX_RUNS, _MAX_SECONDS = 50, 0.02
 _ALIGNMENT, _LARGE = 64, 2**17
 Arrays = list[np.ndarray[Any, Any]]
 
 
 class LoadError(FirstlightError):
-    """A model that cannot be served here."""
+    """A model that this process cannot serve."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One executable, its measured cost, and where it came from."""
+    """One executable with its measured cost and origin."""
 
     rows: int
     sizes: Sizes
@@ -47,7 +47,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A version of a model whose executables have run; `lanes` has one entry per sizes of axes."""
+    """A version of a model, compiled and tried; `lanes` has buckets by sizes of variable axes."""
 
     model: Model
     signature: Signature
@@ -55,33 +55,33 @@ class Loaded:
     lanes: Mapping[Sizes, tuple[Bucket, ...]]
     memory_bytes: int
     wide: bool
-    relative_error: float | None = None  # of a lower precision that the model is computed in
+    relative_error: float | None = None  # measured, of a `compute_dtype`
 
     @property
     def buckets(self) -> list[Bucket]:
         return [bucket for lane in self.lanes.values() for bucket in lane]
 
     def description(self) -> Loaded:
-        """The same without what runs: enough to read requests and write answers."""
+        """A copy without executables and parameters: enough to read requests and write answers."""
         model = Model(
-            _is_elsewhere,
+            _not_here,
             {tensor.name: Input() for tensor in self.signature.inputs},
             self.model.name,
             self.model.version,
             buckets=tuple(self.model.buckets),
             deadline_seconds=self.model.deadline_seconds,
         )
-        signature = replace(self.signature, axes=dict(self.signature.axes), function=_is_elsewhere)
+        signature = replace(self.signature, axes=dict(self.signature.axes), function=_not_here)
         return Loaded(model, signature, (), {}, 0, self.wide)
 
     def run(self, bucket: Bucket, inputs: Arrays) -> Arrays:
-        """Outputs on the host. Only calls what is compiled: another shape raises a TypeError."""
+        """Outputs on the host. It never compiles: another shape raises a TypeError."""
         with precision_scope(self.wide):
             results = bucket.call(*self.parameters, *inputs)
         return [np.asarray(result) for result in results]
 
 
-def _is_elsewhere(*_: Any, **__: Any) -> Any:
+def _not_here(*_: Any, **__: Any) -> Any:
     raise LoadError("this process has only the description of the model.")
 
 
@@ -93,9 +93,8 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
     """Compile a model for all its sizes, or load it from the compilation cache, and try it.
 
     Args:
-        model: The declaration.
-        watch: Is told that these compiles are meant.
-        max_bytes: Memory that this model may take; by default what the device has.
+        watch: These compiles are not counted as compiles during requests.
+        max_bytes: Memory limit of this model; by default what the device has free.
 
     Raises:
         LoadError: The function does not trace, needs too much memory, fails, or mixes rows.
@@ -119,15 +118,16 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     signature, executables = _kept(model, abstract, key) or _compiled(
         model, abstract, watch, wide, key
     )
-    needed = _bytes_of(abstract) + max(made.work_bytes for made in executables.values())
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
+    needed += max(made.work_bytes for made in executables.values())
     _require_memory(needed, max_bytes)
     parameters = jax.block_until_ready(jax.device_put(given))
     lanes: dict[Sizes, list[Bucket]] = {sizes: [] for sizes in signature.lanes}
     for (sizes, rows), made in executables.items():
         arguments = (*parameters, *example_rows(signature, rows, sizes))
-        run = partial(_run_to_its_end, made.call, arguments)
-        run()  # the first call is never the usual one
-        cost = measured(run)
+        run = partial(_run_and_wait, made.call, arguments)
+        run()  # the first call is not representative
+        cost = shortest_seconds(run)
         lanes[sizes].append(Bucket(rows, sizes, made.call, cost, made.seconds, made.from_cache))
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
     loaded = Loaded(model, signature, parameters, frozen, needed, wide)
@@ -138,10 +138,10 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
 
 @dataclass(frozen=True)
 class _Executable:
-    """One for given sizes and rows, before it has run."""
+    """An executable for given sizes and rows, before its first run."""
 
     call: Callable[..., Any]
-    work_bytes: int  # what a call takes beside the parameters
+    work_bytes: int  # memory of a call beyond the parameters
     seconds: float
     from_cache: bool
 
@@ -150,7 +150,7 @@ _Executables = dict[tuple[Sizes, int], _Executable]
 
 
 def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Executables] | None:
-    """Executables of a program that is known by its name."""
+    """Stored executables of a named program."""
     kept = None if key is None else kept_programs.find(key)
     if kept is None:
         return None
@@ -170,7 +170,7 @@ def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Exe
 def _compiled(
     model: Model, abstract: Any, watch: CompileWatch, wide: bool, key: str | None
 ) -> tuple[Signature, _Executables]:
-    """Executables from JAX, which asks its cache."""
+    """Executables compiled by JAX or loaded from its cache."""
     signature = signature_of(model, abstract)
     program: Any = signature.function
 
@@ -183,7 +183,7 @@ def _compiled(
             return _Executable(call, _bytes_at_work(call), seconds, from_cache)
 
     keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
-    # XLA compiles one program on one core, for the most part.
+    # XLA compiles a program mostly on one core.
     with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1, 8)) as pool:
         made = dict(zip(keys, pool.map(one, keys), strict=True))
     if key is not None:
@@ -193,14 +193,14 @@ def _compiled(
 
 
 def _on_host(model: Model) -> tuple[Any, ...]:
-    """The parameters as arrays; numbers get the type that they would have in the function."""
+    """The parameters as arrays; numbers get the dtype that they would have in the function."""
 
     def array(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
             return leaf
         value = np.asarray(leaf)
         if value.dtype == object or value.dtype.kind in "USOM":
-            raise LoadError(f"parameters hold {type(leaf).__name__}, which is no array of numbers.")
+            raise LoadError(f"parameters hold {type(leaf).__name__}: not an array of numbers.")
         return value
 
     arrays: tuple[Any, ...] = jax.tree.map(array, model.leading)
@@ -213,7 +213,7 @@ def _has_64_bit_inputs(model: Model) -> bool:
 
 
 def example_rows(signature: Signature, rows: int, sizes: Sizes) -> Arrays:
-    """Inputs to try an executable with: defaults where there are some, otherwise ones."""
+    """Inputs to try an executable with: the defaults, or ones."""
     named = dict(zip(signature.axes, sizes, strict=True))
 
     def rows_of(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -240,21 +240,21 @@ def aligned_bytes(length: int, first: int = 0) -> np.ndarray[Any, Any]:
 
 
 def rows_for_xla(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array without values, aligned where it is large enough for that to pay."""
+    """An uninitialised array; a large one is aligned so that XLA reads it without copying."""
     length = math.prod(shape) * dtype.itemsize
     if length < _LARGE:
         return np.empty(shape, dtype)
     return aligned_bytes(length).view(dtype).reshape(shape)
 
 
-def _run_to_its_end(call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _run_and_wait(call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     jax.block_until_ready(call(*arguments))
 
 
-def measured(call: Callable[[], object]) -> float:
-    """Seconds of a call that has run before, when nothing disturbs it: the minimum of a few."""
+def shortest_seconds(call: Callable[[], object]) -> float:
+    """The minimum duration of several calls."""
     seconds: list[float] = []
-    while len(seconds) < _RUNS and sum(seconds) < _ENOUGH_SECONDS:
+    while len(seconds) < _MAX_RUNS and sum(seconds) < _MAX_SECONDS:
         begin = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begin)
@@ -262,7 +262,7 @@ def measured(call: Callable[[], object]) -> float:
 
 
 def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
-    """Refuse functions whose rows see each other: a request's result would depend on others'."""
+    """Refuse functions that mix rows: the result of a request would depend on other requests."""
     if bucket.rows < 2:
         return
     example = example_rows(loaded.signature, bucket.rows, bucket.sizes)
@@ -275,17 +275,13 @@ def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
         if a[:1].tobytes() != b[:1].tobytes():
             raise LoadError(
                 f"the first row of output {tensor.name!r} changes with the other rows, so requests "
-                "that share a batch would get each other's results. Make the function act on every "
-                "row alone (jax.vmap), or use buckets=(1,)."
+                "in the same batch would affect each other. Make the function act on each row "
+                "alone (jax.vmap), or use buckets=(1,)."
             )
 
 
-def _bytes_of(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 def _bytes_at_work(compiled: Any) -> int:
-    """What a call takes beside the parameters, as XLA plans it."""
+    """Memory of a call beyond the parameters, as XLA plans it."""
     plan = compiled.memory_analysis()
     if plan is None:
         return 0
@@ -296,14 +292,14 @@ def _require_memory(needed: int, max_bytes: int | None) -> None:
     available = _available_bytes() if max_bytes is None else max_bytes
     if needed > available:
         raise LoadError(
-            f"parameters and the largest bucket need {needed / 2**20:.0f} MiB, and "
-            f"{available / 2**20:.0f} MiB may be used. Use smaller buckets or another "
+            f"parameters and the largest bucket need {needed / 2**20:.0f} MiB, but only "
+            f"{available / 2**20:.0f} MiB are available. Use smaller buckets or raise "
             "--memory-limit."
         )
 
 
 def _available_bytes() -> int:
-    """What the device has left; for a CPU, what the machine has."""
+    """Free memory of the device, or of the machine for a CPU."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
@@ -312,15 +308,15 @@ def _available_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _described(error: Exception, max_lines: int = 6) -> str:
-    """The kind of an error, where in the user's code it was raised, and how its message begins."""
+def _described(error: Exception) -> str:
+    """The type of an error, its line in the user's code, and the beginning of its message."""
     ours = str(Path(__file__).parents[1])
     places = [
         f"{Path(frame.filename).name}, line {frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((ours, "<")) and "site-packages" not in frame.filename
     ]
-    # JAX adds pages of advice, which name the place of our own function.
-    lines = str(error).strip().splitlines()[: 1 if places else max_lines]
+    # JAX adds pages of advice that name our own function.
+    lines = str(error).strip().splitlines()[: 1 if places else 6]
     place = f" ({places[-1]})" if places else ""
     return f"{type(error).__name__}{place}: " + "\n".join(lines)

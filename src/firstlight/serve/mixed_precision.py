@@ -1,4 +1,4 @@
-"""A model computed in fewer bits, and what that costs in accuracy, measured before it is served."""
+"""Models computed in a lower precision, whose loss of accuracy is measured before serving."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SEED = 0
 
 
 def load_as_declared(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loaded:
-    """`load`, in `compute_dtype` where the model gives one.
+    """`load`, in the model's `compute_dtype` if it has one.
 
     Raises:
-        LoadError: Also where the results differ by more than `max_relative_error` from those in
-            full precision.
+        LoadError: As `load`; also if results differ by more than `max_relative_error` from those
+            in full precision.
     """
     if model.compute_dtype is None:
         return load(model, watch, max_bytes)
@@ -30,7 +30,7 @@ def load_as_declared(model: Model, watch: CompileWatch, max_bytes: int | None = 
     if not error <= model.max_relative_error:
         raise LoadError(
             f"model {model.name!r}: in {model.compute_dtype} its results differ by {error:.2g} of "
-            f"the largest from those in full precision; {model.max_relative_error:g} is allowed. "
+            f"the largest value from full precision; {model.max_relative_error:g} is allowed. "
             "Serve it without compute_dtype, or raise max_relative_error."
         )
     return replace(lower, relative_error=error)
@@ -50,7 +50,7 @@ def _in_lower_precision(model: Model) -> Model:
 
 
 def _cast(tree: object, dtype: Any) -> Any:
-    """Floating-point numbers of a tree in another precision; all else as it is."""
+    """A tree with its floating-point numbers in another precision."""
 
     def cast(leaf: Any) -> object:
         array = leaf if hasattr(leaf, "astype") else np.asarray(leaf)
@@ -60,7 +60,7 @@ def _cast(tree: object, dtype: Any) -> Any:
 
 
 def _accuracy_loss(model: Model, lower: Loaded, watch: CompileWatch) -> float:
-    """The largest difference of an output, against the output's largest number."""
+    """The largest difference of any output, relative to the output's largest value."""
     sizes, buckets = next(iter(lower.lanes.items()))
     rows = _examples(model, lower, buckets[-1].rows, sizes)
     with watch.preparing():
@@ -79,7 +79,7 @@ def _difference(found: Any, wanted: Any) -> float:
 
 
 def _examples(model: Model, lower: Loaded, rows: int, sizes: tuple[int, ...]) -> Arrays:
-    """The model's own examples, repeated to fill a bucket; otherwise normal random numbers."""
+    """The model's examples, repeated to fill a bucket; otherwise normal random numbers."""
     draw = np.random.default_rng(_SEED)
     named = dict(zip(lower.signature.axes, sizes, strict=True))
     arrays = []

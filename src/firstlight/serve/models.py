@@ -1,4 +1,4 @@
-"""The versions that are served: what stands behind a name, and how requests are divided."""
+"""The versions being served: the current one and the canary of each name."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from firstlight.serve.engine import Engine, Lane
-from firstlight.serve.inference_protocol import Protocol
+from firstlight.serve.http_formats import PlainJson, Protocol
 from firstlight.serve.loading import Loaded
-from firstlight.serve.plain_json import PlainJson
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Counter, Values
 
-F = TypeVar("F", bound="Form")
+V = TypeVar("V", bound="Endpoint")
 
 
-class Form:
-    """One version of a model as it is on the wire."""
+class Endpoint:
+    """One version of a model with its paths and request formats."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded, self.model = loaded, loaded.model
@@ -26,13 +25,13 @@ class Form:
 
     @property
     def paths(self) -> dict[bytes, bool]:
-        """Where inference is asked for, and whether in plain JSON."""
+        """The paths of inference, and whether their format is plain JSON."""
         name = self.model.name.encode()
         return {b"/v2/models/%s/infer" % name: False, b"/models/%s" % name: True}
 
 
-class Served(Form):
-    """A version with its lanes and its metrics."""
+class Served(Endpoint):
+    """A version with its lanes and metrics."""
 
     def __init__(self, loaded: Loaded, engine: Engine, values: Values) -> None:
         super().__init__(loaded)
@@ -52,31 +51,31 @@ class Served(Form):
         return self._codes[status]
 
     def refused(self, reason: str, status: int) -> None:
-        """Count a request that got no result."""
+        """Count a request without a result."""
         self._values.counter(metrics.REJECTED, self.model.name, reason).add()
         self.code(status).add()
 
     def answered(self, cold: bool, arrived: float) -> None:
-        """Count a result that was given."""
+        """Count a request answered with a result."""
         self.succeeded.value += 1
         (self.cold if cold else self.warm).observe(time.perf_counter() - arrived)
 
 
 @dataclass
-class Name(Generic[F]):
-    """What a name stands for; `canary` gets `share` of the requests, and all that ask for it."""
+class Deployment(Generic[V]):
+    """The versions of one name. `canary` gets `share` of the requests, and all that ask for it."""
 
-    current: F
-    canary: F | None = None
+    current: V
+    canary: V | None = None
     share: float = 0.0
 
-    def versions(self) -> Iterator[tuple[str, F]]:
+    def versions(self) -> Iterator[tuple[str, V]]:
         yield "current", self.current
         if self.canary is not None:
             yield "canary", self.canary
 
-    def choose(self, wants_canary: bool, draw: Callable[[], float]) -> F:
-        """draw: gives numbers between 0 and 1, uniformly."""
+    def choose(self, wants_canary: bool, draw: Callable[[], float]) -> V:
+        """draw: Returns uniform random numbers between 0 and 1."""
         if self.canary is not None and (wants_canary or draw() < self.share):
             return self.canary
         return self.current
@@ -84,54 +83,50 @@ class Name(Generic[F]):
 
 @dataclass
 class Models:
-    """Names and what they stand for. Changed on the event loop's thread only."""
+    """Deployments by name. Changed on the event loop's thread only."""
 
     engine: Engine
     values: Values
     draw: Callable[[], float]  # uniform between 0 and 1
-    names: dict[str, Name[Served]] = field(default_factory=dict)
-    #: Where inference is asked for, looked up whole, and whether in plain JSON.
-    paths: dict[bytes, tuple[Name[Served], bool]] = field(default_factory=dict)
+    names: dict[str, Deployment[Served]] = field(default_factory=dict)
+    #: The paths of inference, and whether their format is plain JSON.
+    paths: dict[bytes, tuple[Deployment[Served], bool]] = field(default_factory=dict)
 
     def put(self, loaded: Loaded, canary_share: float | None = None) -> None:
         """Serve a loaded version: in place of the current one, or beside it as a canary."""
         made = Served(loaded, self.engine, self.values)
-        name = self.names.get(loaded.model.name)
-        if name is None:
-            name = self.names[loaded.model.name] = Name(made)
-            self.paths |= {path: (name, plain) for path, plain in made.paths.items()}
+        deployment = self.names.get(loaded.model.name)
+        if deployment is None:
+            deployment = self.names[loaded.model.name] = Deployment(made)
+            self.paths |= {path: (deployment, plain) for path, plain in made.paths.items()}
         elif canary_share is not None:
-            old, name.canary, name.share = name.canary, made, canary_share
-            self._retire(name, old)
+            self._retire(deployment.canary)
+            deployment.canary, deployment.share = made, canary_share
         else:
-            old, name.current = name.current, made
-            self._retire(name, old)
-            if name.canary is not None and name.canary.model.version == made.model.version:
-                self.drop_canary(loaded.model.name)  # it is what everybody gets now
-        self._describe(name)
-
-    def drop_canary(self, named: str) -> None:
-        name = self.names[named]
-        old, name.canary, name.share = name.canary, None, 0.0
-        self._retire(name, old)
+            self._retire(deployment.current)
+            deployment.current, canary = made, deployment.canary
+            if canary is not None and canary.model.version == made.model.version:
+                self._retire(canary)  # promoted
+                deployment.canary, deployment.share = None, 0.0
+        self._describe(deployment)
 
     def all_served(self) -> list[Served]:
-        return [served for name in self.names.values() for _, served in name.versions()]
+        return [served for each in self.names.values() for _, served in each.versions()]
 
-    def _retire(self, name: Name[Served], old: Served | None) -> None:
-        """Those that wait for the old version are still answered by it."""
+    def _retire(self, old: Served | None) -> None:
+        """Requests in its queue are still answered."""
         if old is None:
             return
         self.engine.remove(old.lanes.values())
         for role in ("current", "canary"):
             self.values.drop_gauge(metrics.MODEL_INFO, old.model.name, old.model.version, role)
-        self._describe(name)
 
-    def _describe(self, name: Name[Served]) -> None:
+    def _describe(self, deployment: Deployment[Served]) -> None:
         def waiting() -> float:
-            return sum(lane.queued_rows for _, s in name.versions() for lane in s.lanes.values())
+            served = (version for _, version in deployment.versions())
+            return sum(lane.queued_rows for each in served for lane in each.lanes.values())
 
-        self.values.gauge(metrics.QUEUE_LENGTH, waiting, name.current.model.name)
-        for role, served in name.versions():
+        self.values.gauge(metrics.QUEUE_LENGTH, waiting, deployment.current.model.name)
+        for role, served in deployment.versions():
             labels = (served.model.name, served.model.version, role)
             self.values.gauge(metrics.MODEL_INFO, lambda: 1.0, *labels)

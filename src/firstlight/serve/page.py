@@ -1,4 +1,4 @@
-"""The page at `/`: what is served, how fast it answers, and a place to try a request."""
+"""The page at `/`: the models, their latencies, and a form to try a request."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ button, input[type=password], select { font: inherit; color: inherit; padding: .
 
 
 def render(models: Models, ready: bool, compiles: int, startup_seconds: float) -> str:
-    """The page as it is now; the script renews it."""
+    """The current page; its script refreshes it."""
     state = "Ready" if ready else "Not ready"
     badge = f'<span class="badge{" fine" if ready else ""}">{state}</span>'
-    met = "No request met a compile" if not compiles else f"{compiles} compiles met requests"
+    met = f"{compiles or 'No'} compiles during requests"
     lead = f"<p>{badge} after {seconds(startup_seconds)}. {met}.</p>"
     body = "".join(_model(role, s) for n in models.names.values() for role, s in n.versions())
     links = (
@@ -41,7 +41,7 @@ def render(models: Models, ready: bool, compiles: int, startup_seconds: float) -
 
 
 def render_locked() -> str:
-    """The page for a browser that has not sent the token."""
+    """The page for a browser without the token."""
     ask = (
         '<div id="live"><p>This server asks for a token.</p><form id="unlock">'
         '<label>Token <input type="password" id="token" autocomplete="off"></label> '
@@ -100,7 +100,7 @@ def _buckets(served: Served) -> str:
 
 
 def _quantile(histogram: Histogram, share: float) -> str:
-    """At most so many seconds: the bound of the bucket that it falls into."""
+    """The upper bound of a quantile: that of the histogram bucket it falls into."""
     total = sum(histogram.counts)
     if not total:
         return ABSENT
@@ -112,7 +112,7 @@ def _quantile(histogram: Histogram, share: float) -> str:
 
 
 def _latency(histogram: Histogram) -> str:
-    """Bars of requests by latency, from the first to the last bucket that has any."""
+    """A bar chart of requests by latency, from the first to the last non-empty bucket."""
     filled = [i for i, count in enumerate(histogram.counts) if count]
     if not filled:
         return '<p class="hint">No request was answered yet.</p>'

@@ -1,6 +1,6 @@
-"""What a process that reads requests and the one that owns the device say to each other.
+"""Messages between reader processes and the process that owns the device.
 
-Both ends are ours, at the two ends of a socket that nobody else can open.
+They travel over a socket pair that no other process can open, so both ends are trusted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Infer(_Message):
     arrays: list[memoryview]
     arrived: float
     deadline: float
-    trace_headers: dict[bytes, bytes]  # traceparent and tracestate
+    trace_headers: dict[bytes, bytes]
 
 
 class Pass(_Message):
-    """A request to be answered as a whole."""
+    """A whole request, for the app to answer."""
 
     number: int
     method: bytes
@@ -51,24 +51,24 @@ class Gone(_Message):
 
 
 class Ready(_Message):
-    """The first `Setup` was read, and requests will be."""
+    """The reader has its first `Setup` and accepts requests."""
 
 
 class Setup(_Message):
-    """A pickled `ReaderSetup`: what is served from now on."""
+    """A pickled `ReaderSetup` with the versions served from now on."""
 
     pickled: bytes
 
 
 class Computed(_Message):
-    """The rows that were asked for, by output."""
+    """The outputs of an `Infer`."""
 
     number: int
     outputs: list[memoryview]
 
 
 class Answered(_Message):
-    """A whole answer."""
+    """The answer to a `Pass`, or a refusal."""
 
     number: int
     status: int
@@ -78,13 +78,13 @@ class Answered(_Message):
 
 
 class Again(_Message):
-    """The version is served no more: read the request for the one of the last `Setup`."""
+    """The version is not served any more: parse the request again with the last `Setup`."""
 
     number: int
 
 
 class Drain(_Message):
-    """Answer what has arrived, take nothing new, end."""
+    """Answer pending requests, accept no new ones, and end."""
 
 
 Message = Infer | Pass | Gone | Ready | Setup | Computed | Answered | Again | Drain
@@ -97,7 +97,7 @@ def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 class Link(asyncio.Protocol):
-    """One end of the socket."""
+    """One end of the socket pair."""
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received, self._lost = received, lost
@@ -112,7 +112,7 @@ class Link(asyncio.Protocol):
         self._transport.write(_LENGTH.pack(len(body)) + body)
 
     def close(self) -> None:
-        """After what was sent."""
+        """Close after sending what is buffered."""
         if self._transport is not None:
             self._transport.close()
 
@@ -134,7 +134,7 @@ class Link(asyncio.Protocol):
         self._rest = [data[start:]] if start < len(data) else []
 
     def _read(self, view: memoryview) -> int:
-        """Hand over the messages that are whole; returns where the next one begins."""
+        """Pass on the complete messages; returns where the next one begins."""
         start = 0
         while len(view) - start >= _LENGTH.size:
             begin = start + _LENGTH.size

@@ -1,7 +1,7 @@
-"""A process that reads requests and writes answers, and has another one compute.
+"""The main program of a reader process, started by `readers`.
 
-`readers` starts it: it gets connections and descriptions of models from the process that owns the
-device, and ends with it.
+It receives connections and descriptions of models from the process that owns the device, and ends
+when that process ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from firstlight.serve.reader_messages import (
 from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.serve.rehearsal import rehearse_reading
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 async def _read(link_fd: int, connections_fd: int, limits: Limits) -> None:
@@ -53,7 +53,7 @@ async def _read(link_fd: int, connections_fd: int, limits: Limits) -> None:
             case Computed() | Answered() | Again():
                 reader.received(message)
 
-    # Without the other process there is nothing left to do, whatever clients wait for.
+    # Without the other process, no request can be answered.
     link = Link(received, lambda: os._exit(0))
     reader = Reader(link.send)
     server = Server(reader, limits)
@@ -62,7 +62,7 @@ async def _read(link_fd: int, connections_fd: int, limits: Limits) -> None:
     given.setblocking(False)
 
     def take() -> None:
-        """Connections that were accepted for this process."""
+        """Serve the connections that were sent to this process."""
         try:
             while fds := socket.recv_fds(given, 1, 1)[1]:
                 accepted = socket.socket(fileno=fds[0])
@@ -76,24 +76,24 @@ async def _read(link_fd: int, connections_fd: int, limits: Limits) -> None:
     tasks: set[asyncio.Task[Any]] = set()
     loop.add_reader(connections_fd, take)
     while not draining.is_set():
-        await asyncio.sleep(_LOOK_SECONDS)
-        reader.say_who_left()
+        await asyncio.sleep(_POLL_SECONDS)
+        reader.report_departures()
     take()
     loop.remove_reader(connections_fd)
     await asyncio.gather(*tasks, return_exceptions=True)
     server.drain()
     while server.connections:
-        await asyncio.sleep(_LOOK_SECONDS / 5)
+        await asyncio.sleep(_POLL_SECONDS / 5)
     link.close()
-    await asyncio.Event().wait()  # until it is closed
+    await asyncio.Event().wait()  # the process exits when the link is closed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """arguments: file descriptors of the link and of connections; what one client may take."""
+    """arguments: File descriptors of the link and the connections, and limits as JSON."""
     import uvloop
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # sent to all of a terminal: for the other process
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to its whole group
     keep_freed_memory()
     link, connections, limits = arguments
     uvloop.run(_read(int(link), int(connections), Limits(**json.loads(limits))))

@@ -1,8 +1,7 @@
-"""Processes that read requests for this one, where reading is what limits.
+"""Reader processes, which parse requests and format answers when that limits the throughput.
 
-This process accepts connections and hands them over, in turns; it gets rows and gives results. A
-request that is not plain inference comes as it is, and the app answers it as if it had been sent
-here.
+This process accepts connections, hands them to the readers in turn, receives rows and returns
+results. A request that is not valid inference arrives whole, and the app answers it.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from firstlight.serve.reader_messages import (
 from firstlight.serve.reading import Described, ReaderSetup
 from firstlight.serve.tensors import Rows
 
-#: After which a process that ended is replaced.
+#: Before replacing a reader that ended, or accepting again after an error.
 _PAUSE_SECONDS = 0.5
 _ACCEPTED_AT_ONCE = 64
 Say = Callable[[str], None]
 
 
 class _Remote(Exchange):
-    """A request that another process has read."""
+    """A request that a reader has received."""
 
     __slots__ = ("gone", "number", "reader")
 
@@ -72,7 +71,7 @@ class _Remote(Exchange):
 
 
 class _RemoteRows(ExchangeJob):
-    """Rows whose results another process writes."""
+    """Rows whose results are sent to a reader."""
 
     __slots__ = ()
     exchange: _Remote
@@ -88,10 +87,10 @@ class _RemoteRows(ExchangeJob):
 
 
 class ReaderProcess:
-    """One of them, as it is seen from here."""
+    """One reader, seen from this process."""
 
     process: subprocess.Popen[bytes]
-    connections: socket.socket | None = None  # which takes those that it gets
+    connections: socket.socket | None = None  # for sending it connections
 
     def __init__(self, readers: Readers) -> None:
         self.waiting: dict[int, _Remote] = {}
@@ -124,7 +123,7 @@ class ReaderProcess:
 
 
 class Readers:
-    """All of them, and the connections that they are given."""
+    """All readers, and the listening sockets."""
 
     def __init__(self, app: App, count: int, token: bytes | None, limits: Limits, say: Say) -> None:
         self._app, self._models = app, app.models
@@ -135,7 +134,7 @@ class Readers:
             all_bodies_bytes=max(limits.body_bytes, limits.all_bodies_bytes // count),
         )
         self.alive: list[ReaderProcess] = []
-        self._processes: list[subprocess.Popen[bytes]] = []  # that may have to be ended
+        self._processes: list[subprocess.Popen[bytes]] = []  # to be killed in `end`
         self._next = 0
         self._numbers: dict[Served, int] = {}
         self._versions: dict[int, Served] = {}
@@ -144,7 +143,7 @@ class Readers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
-        """Accept connections, and start the processes that get them."""
+        """Listen, and start the readers."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, *_, address in dict.fromkeys(found):
@@ -164,7 +163,7 @@ class Readers:
         self._listen()
 
     async def show(self) -> None:
-        """Tell all which versions are served from now on; returns when they know them."""
+        """Send all readers the versions being served; returns when they are ready."""
         served = self._models.all_served()
         for one in served:
             self._numbers.setdefault(one, len(self._numbers))
@@ -175,15 +174,15 @@ class Readers:
         await asyncio.gather(*(reader.ready for reader in self.alive))
 
     def described(self) -> list[Described]:
-        """The versions that are served."""
+        """The versions being served, for readers."""
         return [
             Described(
                 self._numbers[served],
                 served.loaded.description(),
-                None if role == "current" else name.share,
+                None if role == "current" else deployment.share,
             )
-            for name in self._models.names.values()
-            for role, served in name.versions()
+            for deployment in self._models.names.values()
+            for role, served in deployment.versions()
         ]
 
     def _setup(self) -> Setup:
@@ -208,8 +207,8 @@ class Readers:
                     self._hand_over(accepted)
         except BlockingIOError:
             pass
-        except OSError as error:  # no file descriptor is left: they come back as clients leave
-            self._say(f"connections cannot be accepted for a moment: {error}")
+        except OSError as error:  # out of file descriptors, until clients leave
+            self._say(f"accepting no connections for {_PAUSE_SECONDS:g} s: {error}")
             self._listen(False)
             asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._listen)
 
@@ -221,7 +220,7 @@ class Readers:
             try:
                 socket.send_fds(to, [b"c"], [accepted.fileno()])
                 return
-            except OSError:  # it takes no more now: the next one may
+            except OSError:  # its buffer is full: try the next reader
                 continue
 
     # --- messages ---------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ class Readers:
     # --- the end ----------------------------------------------------------------------------------
 
     def lost(self, reader: ReaderProcess) -> None:
-        """A process has ended: one that was to read on is replaced."""
+        """A reader has ended; replace it, unless the server is stopping."""
         if reader in self.alive:
             self.alive.remove(reader)
         if not reader.ready.done():
@@ -278,26 +277,26 @@ class Readers:
         loop = asyncio.get_running_loop()
         code = await loop.run_in_executor(None, reader.process.wait)
         self._processes.remove(reader.process)
-        self._say(f"a process that read requests ended with {code}; another one is started")
+        self._say(f"a reader process ended with exit code {code}; another one is started")
         await asyncio.sleep(_PAUSE_SECONDS)
         if not self._ending:
             await self._add()
 
     def drain(self) -> None:
-        """Have all answer what has arrived, and end."""
+        """Have all readers answer pending requests, and end."""
         self._ending = True
         for reader in self.alive:
             reader.link.send(Drain())
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._listen(False)
         for one in self.sockets:
             one.close()
         self.sockets = []
 
     def end(self) -> None:
-        """End the processes, whatever they wait for."""
+        """Kill all readers."""
         self._ending = True
         for process in self._processes:
             process.kill()
@@ -305,7 +304,7 @@ class Readers:
 
 
 def _arrays(served: Served, sent: Infer) -> Arrays:
-    """Rows where XLA can use them; bytes in a message begin anywhere."""
+    """Copy the rows to memory that XLA can use; in a message they are not aligned."""
     signature = served.loaded.signature
     sizes = dict(zip(signature.axes, sent.sizes, strict=True))
     arrays = []

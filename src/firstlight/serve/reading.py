@@ -1,7 +1,7 @@
-"""Requests read and answers written for models that another process computes.
+"""Parses requests and formats answers for models that another process computes.
 
-That process is sent rows, and gives results. What is not a valid request for inference is passed on
-as it is: whatever has to be decided or counted is decided and counted there.
+That process receives rows and returns results. A request that is not valid inference is passed on
+whole, so that every decision and count is made there.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from firstlight.serve.app import (
     CANARY_HEADER,
     TRACE_HEADERS,
     Exchange,
+    answer_result,
     deadline_of,
     fail_unexpectedly,
-    give,
     has_token,
+    parse_inference,
     timeout_of,
-    understood,
 )
 from firstlight.serve.engine import Outputs, Result
-from firstlight.serve.inference_protocol import Asked
+from firstlight.serve.http_formats import ParsedRequest
 from firstlight.serve.loading import Loaded
-from firstlight.serve.models import Form, Name
+from firstlight.serve.models import Deployment, Endpoint
 from firstlight.serve.reader_messages import (
     Again,
     Answered,
@@ -43,7 +43,7 @@ from firstlight.serve.tensors import InvalidRequestError, Rows
 
 @dataclass(frozen=True)
 class Described:
-    """A version that is served, without what runs it."""
+    """A version that is served, without its executables."""
 
     number: int
     loaded: Loaded
@@ -52,65 +52,65 @@ class Described:
 
 @dataclass(frozen=True)
 class ReaderSetup:
-    """What a reader has to know."""
+    """Everything that a reader needs to know."""
 
     token: bytes | None
     versions: Sequence[Described]
 
 
-class _Version(Form):
+class _Version(Endpoint):
     def __init__(self, described: Described) -> None:
         super().__init__(described.loaded)
         self.number = described.number
 
 
 class _Sent(NamedTuple):
-    """Rows that are being computed, and how their result is asked for."""
+    """Rows that are being computed, and the request that they came from."""
 
     version: _Version
     rows: Rows
-    asked: Asked | None
+    parsed: ParsedRequest | None
 
 
 class _Waiting(NamedTuple):
-    """A request without an answer; `sent`: what of it, if not all."""
+    """A request without an answer yet; `sent` is None if it was passed on whole."""
 
     exchange: Exchange
     sent: _Sent | None = None
 
 
 class Reader:
-    """Stands in for the app of a server."""
+    """Takes the place of an `App` in a server."""
 
     def __init__(
         self, send: Callable[[Message], None], draw: Callable[[], float] = random.random
     ) -> None:
-        """draw: gives numbers between 0 and 1, uniformly."""
+        """draw: Returns uniform random numbers between 0 and 1."""
         self._send, self._draw = send, draw
         self._token: bytes | None = None
-        self._paths: dict[bytes, tuple[Name[_Version], bool]] = {}
+        self._paths: dict[bytes, tuple[Deployment[_Version], bool]] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._last = 0
         self.is_set_up = False
 
     def set_up(self, setup: ReaderSetup) -> None:
-        names: dict[str, Name[_Version]] = {}
+        names: dict[str, Deployment[_Version]] = {}
         for described in sorted(setup.versions, key=lambda d: d.canary_share is not None):
             version = _Version(described)
             if described.canary_share is None:
-                names[version.model.name] = Name(version)
+                names[version.model.name] = Deployment(version)
             else:
-                name = names[version.model.name]
-                name.canary, name.share = version, described.canary_share
+                deployment = names[version.model.name]
+                deployment.canary, deployment.share = version, described.canary_share
         self._token, self.is_set_up = setup.token, True
         self._paths = {
-            path: (name, plain)
-            for name in names.values()
-            for path, plain in name.current.paths.items()
+            path: (deployment, plain)
+            for deployment in names.values()
+            for path, plain in deployment.current.paths.items()
         }
 
     def handle(self, exchange: Exchange) -> None:
-        """Send its rows, or all of it, to where it is answered; never raises."""
+        """Send its rows, or the whole request, to the other process. Never raises."""
         self._last += 1
         found = self._paths.get(exchange.path)
         if found is not None and has_token(exchange, self._token):
@@ -118,7 +118,7 @@ class Reader:
                 self._send_rows(exchange, *found)
                 return
             except InvalidRequestError:
-                pass  # said, and counted, where all such answers are
+                pass  # answered and counted by the other process
             except Exception as error:
                 fail_unexpectedly(exchange, error)
                 return
@@ -128,13 +128,13 @@ class Reader:
             Pass(self._last, exchange.method, exchange.path, headers, body, exchange.arrived)
         )
 
-    def _send_rows(self, exchange: Exchange, name: Name[_Version], plain: bool) -> None:
+    def _send_rows(self, exchange: Exchange, deployment: Deployment[_Version], plain: bool) -> None:
         headers = exchange.headers
-        version = name.choose(headers.get(CANARY_HEADER) == b"true", self._draw)
+        version = deployment.choose(headers.get(CANARY_HEADER) == b"true", self._draw)
         seconds = timeout_of(headers)
-        rows, asked = understood(exchange, version, plain)
-        deadline = deadline_of(exchange, version, asked, seconds)
-        self._waiting[self._last] = _Waiting(exchange, _Sent(version, rows, asked))
+        rows, parsed = parse_inference(exchange, version, plain)
+        deadline = deadline_of(exchange, version, parsed, seconds)
+        self._waiting[self._last] = _Waiting(exchange, _Sent(version, rows, parsed))
         arrays = [bytes_of(array) for array in rows.arrays]
         trace = {name: headers[name] for name in TRACE_HEADERS if name in headers}
         self._send(
@@ -143,7 +143,7 @@ class Reader:
         )  # fmt: skip
 
     def received(self, message: Computed | Answered | Again) -> None:
-        """The answer to a request."""
+        """Handle the reply to a request."""
         waiting = self._waiting.pop(message.number, None)
         if waiting is None:
             return  # its client has left
@@ -157,7 +157,7 @@ class Reader:
                 self.handle(waiting.exchange)
 
     def _write(self, exchange: Exchange, sent: _Sent, outputs: Sequence[memoryview]) -> None:
-        version, rows, asked = sent
+        version, rows, parsed = sent
         signature = version.loaded.signature
         sizes = dict(zip(signature.axes, rows.sizes, strict=True))
         arrays = [
@@ -166,12 +166,12 @@ class Reader:
         ]
         result = Result(Outputs(signature, arrays), 0, rows.rows)
         try:
-            give(exchange, version, asked, rows.extents, result)
+            answer_result(exchange, version, parsed, rows.extents, result)
         except Exception as error:
             fail_unexpectedly(exchange, error)
 
-    def say_who_left(self) -> None:
-        """Rows that nobody waits for need not be computed."""
+    def report_departures(self) -> None:
+        """Tell the other process which clients have left: their rows need not be computed."""
         gone = [n for n, waiting in self._waiting.items() if waiting.exchange.is_gone()]
         for number in gone:
             del self._waiting[number]

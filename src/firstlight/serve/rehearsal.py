@@ -1,6 +1,6 @@
-"""Requests that nobody sent, before the first real one: all code that answers one has then run.
+"""Synthetic requests before the first real one, so that all code on its path has already run.
 
-They go through the same connection, protocol, engine and executables, with metrics of their own.
+They pass through the same connection, protocol, engine and executables, with separate metrics.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from firstlight.serve.reader_messages import Computed, Infer, Message
 from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.telemetry.values import Values
 
-#: Requests of each kind, unless they take long.
-_REQUESTS, _ENOUGH_SECONDS = 32, 0.2
+#: Requests of each format, and the time after which fewer are enough.
+_MAX_REQUESTS, _MAX_SECONDS = 32, 0.2
 
 
-class _Nowhere:
-    """A transport that ends here."""
+class _NullTransport:
+    """A transport that discards what is written."""
 
     def write(self, data: Any) -> None:
         pass
@@ -41,7 +41,7 @@ class _Nowhere:
 
 
 class Loopback:
-    """A connection to models that ends in memory; with an engine and metrics of its own."""
+    """An in-memory connection to models, with a separate engine and metrics."""
 
     def __init__(self) -> None:
         self.values = Values()
@@ -50,17 +50,17 @@ class Loopback:
         app = App(self.models, self.values)
         app.ready = True
         self._connection = Connection(Server(app))
-        self._connection.connection_made(_Nowhere())
+        self._connection.connection_made(_NullTransport())
 
     async def ask(self, request: bytes) -> None:
-        """Have it answered."""
+        """Send a request and wait for its answer."""
         receive(self._connection, request)
         while not self.engine.idle:
             await asyncio.sleep(0)
 
 
 def receive(connection: Connection, request: bytes) -> None:
-    """As if it came from a socket."""
+    """Pass bytes to a connection as a socket would."""
     left = memoryview(request)
     while left:
         place = connection.get_buffer(len(left))
@@ -70,26 +70,26 @@ def receive(connection: Connection, request: bytes) -> None:
 
 
 async def rehearse(loaded: Sequence[Loaded]) -> None:
-    """Answer examples of every model, in plain JSON and in both forms of the protocol."""
+    """Answer example requests of every model, in plain JSON and both formats of the protocol."""
     loopback = Loopback()
     for one in loaded:
         loopback.models.put(one)
-        for request in _for_a_while(one):
+        for request in _repeated(one):
             await loopback.ask(request)
     loopback.engine.close()
 
 
-def _for_a_while(loaded: Loaded) -> Iterator[bytes]:
-    """Requests of all forms, until there were enough or they took long."""
-    end = time.perf_counter() + _ENOUGH_SECONDS
-    for request in _requests(loaded) * _REQUESTS:
+def _repeated(loaded: Loaded) -> Iterator[bytes]:
+    """Requests of all formats, limited in number and time."""
+    end = time.perf_counter() + _MAX_SECONDS
+    for request in _requests(loaded) * _MAX_REQUESTS:
         yield request
         if time.perf_counter() > end:
             return
 
 
 def _requests(loaded: Loaded) -> list[bytes]:
-    """One request of each form, with the example that executables were tried with."""
+    """One request of each format, with the example that the executables were tried with."""
     signature, name = loaded.signature, loaded.model.name
     arrays = example_rows(signature, 1, signature.lanes[0])
     named = list(zip(signature.inputs, arrays, strict=True))
@@ -116,7 +116,7 @@ def _post(path: str, body: bytes, more: bytes = b"") -> bytes:
 
 
 def rehearse_reading(setup: ReaderSetup) -> None:
-    """The same in a process that reads for another one: all results are zero."""
+    """`rehearse` for a reader process, with zeros as results."""
     versions = {described.number: described.loaded for described in setup.versions}
 
     def compute(message: Message) -> None:
@@ -133,7 +133,7 @@ def rehearse_reading(setup: ReaderSetup) -> None:
     reader = Reader(compute)
     reader.set_up(replace(setup, token=None))
     connection = Connection(Server(reader))
-    connection.connection_made(_Nowhere())
+    connection.connection_made(_NullTransport())
     for loaded in versions.values():
-        for request in _for_a_while(loaded):
+        for request in _repeated(loaded):
             receive(connection, request)

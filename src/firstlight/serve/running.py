@@ -1,4 +1,4 @@
-"""The life of a server: listen, prepare, be ready, reload, drain."""
+"""The life cycle of a server: listen, prepare models, serve, reload, drain."""
 
 from __future__ import annotations
 
@@ -25,16 +25,10 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
-from firstlight.serve.http_server import (
-    AddressError,
-    Limits,
-    Server,
-    address,
-    keep_freed_memory,
-)
+from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
-from firstlight.serve.readers import Readers
+from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
@@ -44,38 +38,35 @@ from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.profiles import Profiles
 
-Say = Callable[[str], None]
 _SWITCH_SECONDS = 2e-4
 BACKLOG = 2048
-DRAINING = "draining: requests that have arrived are answered, new ones are not taken"
+DRAINING = "draining: pending requests are answered, new ones are not accepted"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to serve."""
-
     host: str = "127.0.0.1"
     port: int = 8000
     token: bytes | None = None
-    max_bytes: int | None = None  # of memory, for each model
+    max_bytes: int | None = None  # memory limit per model
     drain_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
-    otlp: Sampled | None = None  # where traces are sent
-    with_jax: bool = True  # False: only frozen functions, which run without it
-    readers: int = 0  # processes that read requests for this one
+    otlp: Sampled | None = None  # destination of traces
+    with_jax: bool = True  # False: all models are frozen functions that run without it
+    readers: int = 0  # reader processes
 
 
 class Service:
-    """Everything that one process serves with."""
+    """All parts of a serving process."""
 
     def __init__(self, settings: Settings, begin: float) -> None:
-        """begin: when the process began, on the clock of `time.time`."""
+        """begin: Start of the process, in seconds since 1970."""
         self.settings, self._begin = settings, begin
         self.values = Values()
         self.watch = CompileWatch(self.values)
         on_cpu = _is_on_cpu(settings)
-        # Another batch is prepared while an accelerator computes; a CPU has nothing to gain by it.
+        # While an accelerator computes, the next batch is prepared; a CPU gains nothing from that.
         compiled = self.watch.request_path
         self.engine = Engine(self.values, lambda: int(compiled.value), slots=1 if on_cpu else 2)
         self.models = Models(self.engine, self.values, random.random)
@@ -103,7 +94,7 @@ class Service:
 
     @property
     def connections(self) -> int:
-        """How many are open; with readers, how many of those have not ended."""
+        """Open connections of this process, plus reader processes that have not ended."""
         readers = 0 if self.readers is None else len(self.readers.alive)
         return len(self.server.connections) + readers
 
@@ -123,14 +114,14 @@ class Service:
         return address(host, bound)
 
     def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
-        """Load models; takes long, and may run on any thread."""
+        """Load models. Slow; may run on any thread."""
         for model in declared:
             self.deploys.open(model.name)
         limit = self.settings.max_bytes
         return [_loaded(model, self.watch, limit) for model in declared]
 
     async def drain(self, listener: Any) -> int:
-        """Answer what has arrived, take nothing new; returns how many connections are left."""
+        """Answer pending requests and accept no new ones; returns the connections that are left."""
         self.app.ready, self.app.draining = False, True
         listener.close()
         self.server.drain()
@@ -142,12 +133,12 @@ class Service:
         return self.connections
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
-        """From now on requests are answered."""
+        """Start answering requests."""
         for one in loaded:
             self.models.put(one)
             self.deploys.open(one.model.name)
         self.deploys.open()
-        # What was made until now stays: collecting garbage need not look at it again.
+        # Everything made until now stays, so the garbage collector need not traverse it again.
         gc.collect()
         gc.freeze()
         self.startup_seconds = time.time() - self._begin
@@ -155,7 +146,7 @@ class Service:
 
 
 async def while_any(connections: Callable[[], int], seconds: float) -> None:
-    """Wait until none is left, or the time is up."""
+    """Wait until no connection is left, for at most `seconds`."""
     end = time.perf_counter() + seconds
     while connections() and time.perf_counter() < end:
         await asyncio.sleep(0.02)
@@ -180,12 +171,12 @@ def _loaded(model: Model, watch: CompileWatch, max_bytes: int | None) -> Loaded:
 async def serve(
     declare: Callable[[], Sequence[Model]], settings: Settings, say: Say, begin: float
 ) -> int:
-    """Serve until a signal ends it; returns an exit code.
+    """Serve until SIGTERM or SIGINT; returns an exit code.
 
-    declare: gives the models, again at every SIGHUP.
+    declare: Returns the models; called again at every SIGHUP.
     """
     loop = asyncio.get_running_loop()
-    np.seterr(over="raise")  # in the context of everything that this task starts: see `as_array`
+    np.seterr(over="raise")  # inherited by everything that this task starts: see `as_array`
     service = Service(settings, begin)
     listener = await _listening(loop, service, settings, say)
     host, port = listener.sockets[0].getsockname()[:2]
@@ -196,7 +187,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _Reloading(service, declare, say).ask)
-    # A signal that nobody takes ends a process, and the playbook says to send this one.
+    # Runbooks send SIGUSR2, which would end a process without a handler.
     profiles = Profiles("firstlight-profiles", ())
     loop.add_signal_handler(signal.SIGUSR2, profiles.take_on_signal, 5.0)
     preparing: asyncio.Future[list[Loaded]] = loop.run_in_executor(
@@ -208,7 +199,7 @@ async def serve(
         await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set() and not preparing.done():
             say("stopped before it was ready")
-            os._exit(0)  # a compile cannot be interrupted, and nobody waits for its end
+            os._exit(0)  # a compile cannot be interrupted
         if not stop.is_set():
             loaded = await preparing
             await rehearse(loaded)
@@ -219,7 +210,7 @@ async def serve(
             await stopping
             say(DRAINING)
             left = await service.drain(listener)
-            say("stopped" if not left else f"stopped, with {left} connections that did not end")
+            say("stopped" if not left else f"stopped, with {left} connections still open")
     finally:
         stopping.cancel()
         listener.close()
@@ -236,7 +227,7 @@ async def serve(
 
 
 async def _listening(loop: Any, service: Service, settings: Settings, say: Say) -> Any:
-    """What listens: it has `sockets` and `close`."""
+    """The listener, an object with `sockets` and `close`."""
     try:
         if not settings.readers:
             return await loop.create_server(
@@ -251,7 +242,7 @@ async def _listening(loop: Any, service: Service, settings: Settings, say: Say) 
 
 
 class _Reloading:
-    """SIGHUP: new versions are prepared beside the old ones, which stay if anything fails."""
+    """Handles SIGHUP: prepares new versions beside the old ones, which stay if anything fails."""
 
     def __init__(self, service: Service, declare: Callable[[], Sequence[Model]], say: Say) -> None:
         self._service, self._declare, self._say = service, declare, say
@@ -259,7 +250,7 @@ class _Reloading:
 
     def ask(self) -> None:
         if not self._service.app.ready:
-            return  # what is being prepared was just read, or nothing is served any more
+            return  # starting, with the current file, or stopping
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._reload())
 
@@ -271,7 +262,7 @@ class _Reloading:
             new = [model for model in declared if self._is_new(model)]
             loaded = await loop.run_in_executor(None, lambda: service.prepare(new))
         except FirstlightError as error:
-            self._say(f"reload failed, what was served goes on: {error}")
+            self._say(f"reload failed, the old versions stay: {error}")
             return
         await rehearse(loaded)
         for one in loaded:
@@ -282,7 +273,7 @@ class _Reloading:
         report(loaded, time.perf_counter() - begin, self._say)
 
     def _is_new(self, model: Model) -> bool:
-        """Whether a version is not served yet, or is another's canary no more."""
+        """Whether a version is not served yet, or only as a canary that is to be promoted."""
         name = self._service.models.names.get(model.name)
         if name is None:
             return True
@@ -292,7 +283,7 @@ class _Reloading:
 
 
 def report(loaded: Sequence[Loaded], seconds: float, say: Say) -> None:
-    """What was compiled, what came from the cache, how long it took."""
+    """Report what was compiled, what came from the cache, and the time taken."""
     for one in loaded:
         buckets = one.buckets
         cached = sum(bucket.from_cache for bucket in buckets)
@@ -318,7 +309,7 @@ def _watch_memory(values: Values) -> None:
         metrics.DEVICE_MEMORY_PEAK: "peak_bytes_in_use",
     }
     for device in jax.local_devices():
-        if not device.memory_stats():  # a CPU: the process's memory is what there is
+        if not device.memory_stats():  # a CPU uses the memory of the process
             continue
         for metric, key in names.items():
             read = partial(_memory, device, key)
@@ -346,19 +337,19 @@ def print_line(line: str) -> None:
 
 
 def prepare_process() -> None:
-    """Settings of a process that serves and does nothing else."""
+    """Configure a process that does nothing but serve."""
     from firstlight import warmstart
 
     warmstart.enable()
     keep_freed_memory()
-    # The thread of long batches waits so long for the one that reads requests, before and after
-    # every batch; with the usual 5 ms, a flood of refusals would leave the device idle.
+    # Before and after every batch, the thread of long batches waits so long for the thread that
+    # reads requests. With the default of 5 ms, a flood of refusals would leave the device idle.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    # A batch that is run and read at once gains nothing from a thread of JAX's in between.
-    when_imported("jax", _dispatch_at_once)
+    # A batch whose result is read at once gains nothing from JAX's dispatch thread.
+    when_imported("jax", _dispatch_synchronously)
 
 
-def _dispatch_at_once() -> None:
+def _dispatch_synchronously() -> None:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)

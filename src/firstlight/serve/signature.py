@@ -1,4 +1,4 @@
-"""A model's tensors with names: inputs as declared, outputs as its function returns them."""
+"""The named tensors of a model: inputs as declared, outputs as the function returns them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve.declaration import DATATYPES, DeclarationError, Input, Model
 
-Sizes = tuple[int, ...]  # of the variable axes, in the order of the model's `axes`
+Sizes = tuple[int, ...]  # one per variable axis, in the order of the model's `axes`
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output; a text in `shape`, which is of one row, is a variable axis."""
+    """One input or output; `shape` is that of one row, and a string in it is a variable axis."""
 
     name: str
     dtype: np.dtype[Any]
@@ -32,7 +32,7 @@ class Tensor:
 
     @property
     def wire_shape(self) -> list[int]:
-        """As the protocol's metadata has it: -1 where the size varies."""
+        """The shape in the protocol's metadata, with -1 for variable sizes."""
         return [-1, *(-1 if isinstance(size, str) else size for size in self.shape)]
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs in the order in which executables take and return them."""
+    """Inputs and outputs, in the order in which executables take and return them."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -50,11 +50,11 @@ class Signature:
 
     @property
     def lanes(self) -> list[Sizes]:
-        """All combinations of sizes of the variable axes."""
+        """All combinations of the sizes of variable axes."""
         return list(itertools.product(*self.axes.values()))
 
     def structs(self, rows: int, sizes: Sizes) -> list[Any]:
-        """The inputs of one executable, without values."""
+        """Shapes and dtypes of one executable's inputs."""
         named = dict(zip(self.axes, sizes, strict=True))
         return [
             jax.ShapeDtypeStruct((rows, *tensor.sized(named)), tensor.dtype)
@@ -63,7 +63,7 @@ class Signature:
 
 
 def signature_of(model: Model, parameters: tuple[object, ...]) -> Signature:
-    """Trace the function once per variable axis; `parameters` may be without values."""
+    """Trace the function once, and once more per variable axis; `parameters` may be abstract."""
     inputs, axes, structure = declared_inputs(model)
 
     names: list[str] = []
@@ -75,17 +75,17 @@ def signature_of(model: Model, parameters: tuple[object, ...]) -> Signature:
         names[:] = [_name(path) for path, _ in leaves]
         return tuple(leaf for _, leaf in leaves)
 
-    flat.__name__ = model.name.replace("-", "_")  # under which JAX reports and caches it
+    flat.__name__ = model.name.replace("-", "_")  # JAX reports and caches it by this name
     options = dict(model.compiler_options) if model.compiler_options else None
     program = jax.jit(flat, compiler_options=options)
-    # One that is compiled, so that it is traced once; of a single row nothing could be learned.
+    # A compiled size, so that it is traced once; a single row would not reveal the row axis.
     rows = next((rows for rows in model.buckets if rows > 1), 2)
     outputs = _outputs(Signature(inputs, (), axes, program), names, parameters, rows)
     return Signature(inputs, outputs, axes, program)
 
 
 def declared_inputs(model: Model) -> tuple[tuple[Tensor, ...], dict[str, Sizes], Any]:
-    """Inputs by name, sizes of variable axes, and the tree that the inputs are the leaves of."""
+    """Inputs, sizes of the variable axes, and the tree whose leaves the inputs are."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(
         dict(model.inputs), is_leaf=lambda leaf: isinstance(leaf, Input)
     )
@@ -120,9 +120,9 @@ def _require_axes(inputs: tuple[Tensor, ...], axes: Mapping[str, object]) -> Non
 def _outputs(
     signature: Signature, names: list[str], parameters: tuple[Any, ...], rows: int
 ) -> tuple[Tensor, ...]:
-    """Shapes; an axis that grows with a variable axis of the inputs carries its name.
+    """Outputs from abstract evaluation; an axis that follows a variable axis carries its name.
 
-    names: filled when the function is traced.
+    names: The outputs' names, filled by tracing.
     """
     smallest = signature.lanes[0]
 
@@ -134,19 +134,18 @@ def _outputs(
     first = leaves(smallest)
     if not first:
         raise DeclarationError("the function returns no array.")
-    shapes: list[list[int | str]] = [list(leaf.shape) for leaf in first]
-    for name, shape in zip(names, shapes, strict=True):
-        if shape[:1] != [rows]:
-            raise DeclarationError(
-                f"output {name!r} has shape {tuple(shape)} for {rows} rows of input. Its "
-                "leading axis has to be the rows."
-            )
     for name, leaf in zip(names, first, strict=True):
+        if leaf.shape[:1] != (rows,):
+            raise DeclarationError(
+                f"output {name!r} has shape {leaf.shape} for {rows} rows of input. Its leading "
+                "axis must be the rows."
+            )
         if leaf.dtype.name not in DATATYPES:
             raise DeclarationError(
                 f"output {name!r} is {leaf.dtype.name}, which the protocol has no type for. "
                 "Return its parts, such as x.real and x.imag."
             )
+    shapes: list[list[int | str]] = [list(leaf.shape) for leaf in first]
     for position, (axis, sizes) in enumerate(signature.axes.items()):
         other = sizes[1] if len(sizes) > 1 else 2 * sizes[0]
         changed = (*smallest[:position], other, *smallest[position + 1 :])
@@ -161,7 +160,7 @@ def _outputs(
 
 
 def _name(path: tuple[object, ...]) -> str:
-    """`a.b.0` of a leaf's place in a tree."""
+    """The path of a leaf in its tree, written `a.b.0`."""
     parts = [str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path]
     bare = not parts or parts[0].isdecimal()
     return ".".join(["output", *parts] if bare else parts)

@@ -1,4 +1,4 @@
-"""`app.py:model` to declarations: the user's file, imported as `python app.py` would."""
+"""From command-line targets such as `app.py:model` to the models declared there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from firstlight.serve.frozen_models import frozen, is_frozen, runs_without_jax
 
 
 class TargetError(FirstlightError):
-    """A file or a name from which no model can be taken."""
+    """A target without a model."""
 
 
 def declared(targets: Iterable[str], workspace: str | None = None) -> list[Model]:
-    """The models of files, and those of a HistFactory workspace."""
+    """The models of all targets, and of a HistFactory workspace."""
     models = [model for target in targets for model in models_in(target)]
     if workspace is not None:
         from firstlight.serve.histfactory_models import models_of
@@ -32,14 +32,14 @@ def declared(targets: Iterable[str], workspace: str | None = None) -> list[Model
 
 
 def models_in(target: str) -> list[Model]:
-    """The models of `FILE:NAME`, where NAME may be a list of them, or all of `FILE`.
+    """The models of `FILE:NAME`, where NAME is a model or a list of models, or all of `FILE`.
 
     A frozen function is one model.
     """
     if is_frozen(Path(target)):
         return [frozen(target)]
     path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    module = _imported(Path(path))
+    module = _import(Path(path))
     if name:
         if not hasattr(module, name):
             known = ", ".join(_declared(module)) or "none"
@@ -52,7 +52,7 @@ def models_in(target: str) -> list[Model]:
 
 
 def need_jax(targets: Iterable[str]) -> bool:
-    """Whether any of them is more than a frozen function that jaxlib alone can run."""
+    """Whether any target is not a frozen function that runs with jaxlib alone."""
     paths = list(map(Path, targets))
     return not all(is_frozen(path) and runs_without_jax(path) for path in paths)
 
@@ -72,12 +72,13 @@ def _as_models(value: Any, target: str) -> Iterable[Model]:
     return models
 
 
-def _imported(path: Path) -> ModuleType:
+def _import(path: Path) -> ModuleType:
+    """Import a file as `python FILE` would: with its folder on the path."""
     if not path.is_file():
         raise TargetError(f"{path}: no such file. Give FILE.py or FILE.py:NAME.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{path} is no Python file.")
+        raise TargetError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:

@@ -1,4 +1,4 @@
-"""Tensors of a request checked against a model's signature, and padded where sizes vary."""
+"""The tensors of a request, checked against a model's signature and padded along variable axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class InvalidRequestError(Exception):
-    """A request that no result can be given for; its text is for the client."""
+    """A request that cannot be answered with a result; the message is sent to the client."""
 
     def __init__(self, message: str, status: int = 400, valid: object = None) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class InvalidRequestError(Exception):
 
 
 class Rows(NamedTuple):
-    """Inputs in the order of a signature; `extents` are variable sizes before padding."""
+    """Inputs in the order of a signature; `extents` are the variable sizes before padding."""
 
     arrays: Arrays
     rows: int
@@ -32,11 +32,11 @@ class Rows(NamedTuple):
     extents: dict[str, int] | None = None
 
 
-def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
-    """What a decoder makes of it, or a message for the client."""
+def decode(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
+    """Decode a body; what cannot be decoded is an InvalidRequestError."""
     try:
         return decoder.decode(body)
-    except msgspec.DecodeError as error:  # validation errors are some of them
+    except msgspec.DecodeError as error:  # including validation errors
         raise InvalidRequestError(f"the request cannot be read: {error}.") from None
     except RecursionError:
         raise InvalidRequestError("the request is nested too deeply.") from None
@@ -45,10 +45,10 @@ def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
 
 
 def as_array(tensor: Tensor, numbers: object) -> Array:
-    """Numbers in the dtype of the model, or a message for the client.
+    """Convert numbers to the model's dtype; numbers out of range are an InvalidRequestError.
 
-    What is too large for a float is an error where `np.seterr(over="raise")` says so, which a
-    server does once: a context for every request would take as long as the conversion.
+    Overflow of floats raises because the server calls `np.seterr(over="raise")` once: a context
+    manager per request would take as long as the conversion.
     """
     try:
         return np.array(numbers, tensor.dtype)
@@ -59,8 +59,8 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
         raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
 
 
-def shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
-    """The numbers of an input in the shape that a request gives for them."""
+def reshape(tensor: Tensor, array: Array, shape: list[int]) -> Array:
+    """Reshape an input's numbers to the shape that the request gives."""
     if not shape or min(shape) < 0 or math.prod(shape) != array.size:
         raise InvalidRequestError(
             f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
@@ -76,7 +76,7 @@ def require_datatype(tensor: Tensor, datatype: str) -> None:
 
 
 def from_bytes(tensor: Tensor, raw: bytes | memoryview) -> Array:
-    """The numbers of an input that were sent as bytes, without a shape."""
+    """A flat array of an input that was sent as bytes."""
     if len(raw) % tensor.dtype.itemsize:
         raise InvalidRequestError(
             f"input {tensor.name!r}: {len(raw)} bytes are not a whole number of {tensor.datatype}."
@@ -87,8 +87,8 @@ def from_bytes(tensor: Tensor, raw: bytes | memoryview) -> Array:
     return np.frombuffer(raw, tensor.dtype)
 
 
-def unknown(what: str, name: str, known: Iterable[str], twice: bool) -> InvalidRequestError:
-    """The error for an input or output that the model does not have, or that is given twice."""
+def wrong_name(what: str, name: str, known: Iterable[str], twice: bool) -> InvalidRequestError:
+    """The error for an input or output that is unknown, or given twice."""
     if twice:
         return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
     return InvalidRequestError(
@@ -96,8 +96,8 @@ def unknown(what: str, name: str, known: Iterable[str], twice: bool) -> InvalidR
     )
 
 
-def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:
-    """Inputs in the order of the signature, None where the request has none."""
+def arrange(loaded: Loaded, given: list[Array | None]) -> Rows:
+    """Check inputs and fill in defaults; `given` is in the signature's order, None if missing."""
     signature = loaded.signature
     rows = next((len(array) for array in given if array is not None), 1)
     if not 1 <= rows <= loaded.model.buckets[-1]:
@@ -150,7 +150,7 @@ def _padded(loaded: Loaded, given: list[Array | None], rows: int) -> Rows:
 
 
 def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tuple[int, ...]:
-    """The smallest compiled size of every variable axis that holds the request's."""
+    """The smallest compiled size of every variable axis that fits the request."""
     chosen = []
     for axis, sizes in signature.axes.items():
         fitting = [size for size in sizes if size >= extents.get(axis, 1)]
@@ -164,7 +164,7 @@ def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tup
 
 
 def valid_shapes(loaded: Loaded) -> dict[str, Any]:
-    """What may be sent, for people and programs that sent something else."""
+    """The valid shapes, for the answer to a request with another one."""
     inputs = {tensor.name: ["rows", *tensor.shape] for tensor in loaded.signature.inputs}
     valid: dict[str, object] = {"inputs": inputs, "rows": [1, loaded.model.buckets[-1]]}
     if loaded.signature.axes:

@@ -1,8 +1,8 @@
-"""Spans of requests for a collector of OpenTelemetry: request, and in it queue and execute.
+"""OpenTelemetry spans of requests: a request span with the children queue and execute.
 
-The engine only notes what it knows anyway; a thread makes spans of it and sends them as OTLP over
-HTTP. Of OpenTelemetry only the messages are loaded: spans of its SDK, made on the event loop's
-thread, would cost a small request as much as its answer.
+The engine only records a note; a thread turns notes into spans and sends them as OTLP over HTTP.
+Only OpenTelemetry's messages are loaded: spans of its SDK, created on the event loop's thread,
+would cost as much as answering a small request.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firstlight.errors import FirstlightError
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Batch, Reason
-from firstlight.telemetry.collectors import Destination, Signal, resource
+from firstlight.telemetry.collectors import Destination, Signal, add_resource
 
-#: Notes that wait to be sent; of more, the oldest are dropped.
+#: Notes waiting to be sent; beyond that the oldest are dropped.
 _MAX_WAITING = 16_384
 _INTERVAL_SECONDS, _LAST_SECONDS = 1.0, 4.0
 #: W3C trace context: version, trace, parent, flags.
@@ -29,14 +29,14 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0
 
 
 class CollectorError(FirstlightError):
-    """An address at which no collector can listen."""
+    """A URL that cannot be a collector's."""
 
 
 Context = tuple[bytes | None, bytes | None]  # the headers traceparent and tracestate
 
 
 class Note(NamedTuple):
-    """What the engine knows of a request when it ends; times are of `time.perf_counter`."""
+    """The end of a request as the engine knows it; times are those of `time.perf_counter`."""
 
     context: Context
     model: str
@@ -45,7 +45,7 @@ class Note(NamedTuple):
     arrived: float
     ended: float
     refused: Reason | None = None
-    began: float = 0.0  # of the batch, like what follows
+    began: float = 0.0  # of the batch, as all fields below
     seconds: float = 0.0
     bucket: int = 0
     batch_rows: int = 0
@@ -56,17 +56,17 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampled:
-    """Where spans are sent, and which share of those that no caller has decided on."""
+    """Where spans are sent, and the sampled share of requests whose caller has not decided."""
 
     to: Destination
     share: float = 1.0
 
 
 def destination(url: str | None, environment: Mapping[str, str]) -> Sampled | None:
-    """The collector at a URL, or the one that OpenTelemetry's variables name, if they do.
+    """The collector at a URL, or else the one named by OpenTelemetry's variables, if any.
 
     Raises:
-        CollectorError: The URL is none of HTTP.
+        CollectorError: The URL is not an HTTP URL.
     """
     if url is None:
         to = Destination.of_variables(environment, Signal.TRACES)
@@ -74,7 +74,7 @@ def destination(url: str | None, environment: Mapping[str, str]) -> Sampled | No
         try:
             to = Destination.at(url, environment, Signal.TRACES)
         except ValueError as error:
-            raise CollectorError(f"{error}, where it takes OTLP over HTTP.") from None
+            raise CollectorError(f"{error}, its address for OTLP over HTTP.") from None
     return None if to is None else Sampled(to, _share(environment))
 
 
@@ -88,10 +88,10 @@ def _share(environment: Mapping[str, str]) -> float:
 
 
 class Traces:
-    """Takes notes on the event loop's thread; its own thread sends them."""
+    """Collects notes on the event loop's thread and sends them from its own."""
 
     def __init__(self, sampled: Sampled) -> None:
-        # Loaded now, not when the first request has been answered.
+        # Loaded now rather than after the first request.
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: F401
 
         self._to, self._share = sampled.to, sampled.share
@@ -101,7 +101,7 @@ class Traces:
         self._thread.start()
 
     def computed(self, batch: Batch) -> None:
-        """All requests of a batch have been answered."""
+        """Note all requests of a batch that has been answered."""
         now, model = time.perf_counter(), batch.lane.loaded.model
         for job in batch.jobs:
             self._notes.append(
@@ -115,12 +115,12 @@ class Traces:
     def refused(
         self, model: Model, context: Context, arrived: float, reason: Reason, rows: int = 0
     ) -> None:
-        """A request is answered without a result; rows: 0 if it was not even read."""
+        """Note a request without a result; rows: 0 if it was not parsed."""
         now = time.perf_counter()
         self._notes.append(Note(context, model.name, model.version, rows, arrived, now, reason))
 
     def close(self) -> None:
-        """Send what there is; a collector that does not answer is not waited for."""
+        """Send the remaining notes, without waiting long for the collector."""
         self._ending.set()
         self._thread.join(_LAST_SECONDS)
 
@@ -130,53 +130,48 @@ class Traces:
         self._send()
 
     def _send(self) -> None:
-        notes = [self._notes.popleft() for _ in range(len(self._notes))]
-        if not notes:
-            return
-        self._to.send(encoded(notes, self._share).SerializeToString())
+        if notes := [self._notes.popleft() for _ in range(len(self._notes))]:
+            self._to.send(encoded(notes, self._share).SerializeToString())
 
 
-def encoded(
-    notes: Iterable[Note], share: float = 1.0, bits: Callable[[int], int] = random.getrandbits
-) -> Any:
-    """The spans of these requests as a message of OTLP."""
+def encoded(notes: Iterable[Note], share: float) -> Any:
+    """The spans of these requests as an OTLP message."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     message = ExportTraceServiceRequest()
     of_process = message.resource_spans.add()
-    for name, text in resource({"service.name": "firstlight"}).items():
-        of_process.resource.attributes.add(key=name).value.string_value = text
+    add_resource(of_process, {"service.name": "firstlight"})
     scope = of_process.scope_spans.add()
     scope.scope.name = "firstlight.serve"
     offset = time.time_ns() - time.perf_counter_ns()
     for note in notes:
         parent = _parent(note.context[0])
-        sampled = parent[2] if parent else bits(53) < share * 2**53
+        sampled = parent[2] if parent else random.random() < share
         if sampled:
-            _put_request(scope.spans, note, parent, offset, bits)
+            _put_request(scope.spans, note, parent, offset)
     return message
 
 
 def _parent(header: bytes | None) -> tuple[bytes, bytes, bool] | None:
-    """(trace, span, whether it is sampled) of the caller, where it says so as W3C has it."""
+    """(trace, span, is sampled) of the caller; None without a valid W3C header."""
     found = _TRACEPARENT.fullmatch(header or b"")
     if found is None or not found[1].strip(b"0") or not found[2].strip(b"0"):
         return None
     if header is not None and header.startswith(b"00") and found[4]:
-        return None  # version 00 has nothing after the flags
+        return None  # version 00 ends with the flags
     trace, span = bytes.fromhex(found[1].decode()), bytes.fromhex(found[2].decode())
     return trace, span, bool(int(found[3], 16) & 1)
 
 
-def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) -> None:
-    trace = parent[0] if parent else (bits(128) or 1).to_bytes(16, "big")
+def _put_request(spans: Any, note: Note, parent: Any, offset: int) -> None:
+    trace = parent[0] if parent else _random_id(16)
 
     def add(name: str, kind: int, start: float, end: float, within: bytes) -> Any:
         return spans.add(
             name=name,
             kind=kind,
             trace_id=trace,
-            span_id=(bits(64) or 1).to_bytes(8, "big"),
+            span_id=_random_id(8),
             parent_span_id=within,
             start_time_unix_nano=int(start * 1e9) + offset,
             end_time_unix_nano=int(end * 1e9) + offset,
@@ -190,7 +185,7 @@ def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) ->
         request.trace_state = note.context[1].decode("ascii", "replace")
     about: dict[str, Any] = {"model": note.model, "version": note.version, "rows": note.rows}
     if note.refused is not None:
-        request.status.code = 2  # an error
+        request.status.code = 2  # STATUS_CODE_ERROR
         _attributes(request, {**about, "refused": note.refused.value})
         return
     phase = {"phase": "cold" if note.cold else "warm", "compiled": note.compiles > 0}
@@ -205,6 +200,11 @@ def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) ->
         for span in (request, execute):
             event = span.events.add(name="compile", time_unix_nano=int(end * 1e9) + offset)
             _attributes(event, {"compiles": note.compiles})
+
+
+def _random_id(length: int) -> bytes:
+    """Random bytes, which must not all be zero."""
+    return (random.getrandbits(8 * length) or 1).to_bytes(length, "big")
 
 
 def _attributes(thing: Any, values: dict[str, object]) -> None:

@@ -1,7 +1,7 @@
-"""A collector of OpenTelemetry: where it listens, and how metrics and spans are sent to it.
+"""OpenTelemetry collectors: their addresses, and how metrics and spans are sent there.
 
-OTLP over HTTP. Only the messages (opentelemetry-proto) are loaded: the SDK with its exporter would
-cost the program more than half a second of imports.
+OTLP over HTTP. Only the messages (opentelemetry-proto) are loaded: importing the SDK with its
+exporter would take more than half a second.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request
 
@@ -22,21 +23,21 @@ _PREFIX = "OTEL_EXPORTER_OTLP_"
 
 
 class Signal(Enum):
-    """What is sent; the value is its name in variables and, in small letters, in addresses."""
+    """What is sent; the value is its name in variables and, in lower case, in URLs."""
 
     METRICS = "METRICS"
     TRACES = "TRACES"
 
-    def said(self, name: str, environment: Mapping[str, str]) -> str:
-        """By one of OpenTelemetry's variables: that for this signal, or that for everything."""
+    def variable(self, name: str, environment: Mapping[str, str]) -> str:
+        """The value of an OpenTelemetry variable: that of this signal, or the general one."""
         names = (f"{_PREFIX}{self.value}_{name}", f"{_PREFIX}{name}")
         return next((value for n in names if (value := environment.get(n))), "")
 
     def url(self, text: str) -> str:
-        """Where the collector at this address takes them.
+        """The URL for this signal at a collector's address.
 
         Raises:
-            ValueError: An address that is none.
+            ValueError: The address is not an HTTP URL.
         """
         parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -47,40 +48,40 @@ class Signal(Enum):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a collector listens, and what it wants to be told with every message."""
+    """A collector's URL, and the headers and settings of every message."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     is_compressed: bool = False
-    certificate: str | None = None  # file of the authorities that are trusted
+    certificate: str | None = None  # file of trusted authorities
 
     @classmethod
     def at(cls, url: str, environment: Mapping[str, str], signal: Signal) -> Destination:
-        """The collector at an address, and what OpenTelemetry's variables say of it.
+        """The collector at an address, with settings from OpenTelemetry's variables.
 
         Raises:
-            ValueError: An address that is none.
+            ValueError: The address is not an HTTP URL.
         """
         return cls(
             signal.url(url),
-            tuple(pairs(signal.said("HEADERS", environment)).items()),
-            signal.said("COMPRESSION", environment) == "gzip",
-            signal.said("CERTIFICATE", environment) or None,
+            tuple(pairs(signal.variable("HEADERS", environment)).items()),
+            signal.variable("COMPRESSION", environment) == "gzip",
+            signal.variable("CERTIFICATE", environment) or None,
         )
 
     @classmethod
     def of_variables(cls, environment: Mapping[str, str], signal: Signal) -> Destination | None:
-        """The collector that OpenTelemetry's variables name, if they do; what is wrong is said."""
+        """The collector named by OpenTelemetry's variables, if any; invalid ones are a warning."""
         if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
             return None
-        url = signal.said("ENDPOINT", environment)
+        url = signal.variable("ENDPOINT", environment)
         if not url or environment.get(f"OTEL_{signal.value}_EXPORTER", "otlp") not in ("otlp", ""):
             return None
         try:
-            if signal.said("PROTOCOL", environment) == "grpc":
+            if signal.variable("PROTOCOL", environment) == "grpc":
                 raise ValueError(
                     f"{_PREFIX}PROTOCOL=grpc: {signal.value.lower()} are sent as http/protobuf "
-                    "only. Give the collector's address for HTTP: --otlp http://HOST:4318"
+                    "only. Give the collector's HTTP address: --otlp http://HOST:4318"
                 )
             made = cls.at(url, environment, signal)
         except ValueError as error:
@@ -90,7 +91,7 @@ class Destination:
         return replace(made, url=exact) if exact else made
 
     def send(self, body: bytes) -> bytes | None:
-        """What it answers; None and, once per process, a line on stderr if it does not."""
+        """Send a message and return the answer; without one None, and one warning per process."""
         headers = {"Content-Type": "application/x-protobuf", **dict(self.headers)}
         if self.is_compressed:
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
@@ -100,15 +101,16 @@ class Destination:
         return send(request, "collector", trusted)
 
 
-def resource(own: Mapping[str, str]) -> dict[str, str]:
-    """Which process this is. What OpenTelemetry's variables say comes first."""
-    said = pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+def add_resource(spans_or_metrics: Any, own: Mapping[str, str]) -> None:
+    """Add the attributes of this process to a message; OpenTelemetry's variables override `own`."""
+    given = pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if name := os.environ.get("OTEL_SERVICE_NAME"):
-        said["service.name"] = name
-    return {**own, **said}
+        given["service.name"] = name
+    for name, text in {**own, **given}.items():
+        spans_or_metrics.resource.attributes.add(key=name).value.string_value = text
 
 
 def pairs(text: str) -> dict[str, str]:
-    """`a=b,c=d` with percent signs, as OpenTelemetry's variables are written."""
+    """Parse `a=b,c=d`, percent-encoded, the form of OpenTelemetry's variables."""
     split = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {unquote(name).strip(): unquote(value).strip() for name, _, value in split}

@@ -1,9 +1,9 @@
-"""A gradient against differences of its function, along one random direction, in bounded time.
+"""Compares a gradient with finite differences along one random direction, in bounded time.
 
-With v a random direction, the derivative of f along v is ⟨∇f, v⟩ and the limit of
-(f(x + hv) − f(x − hv)) / 2h. How far a difference can be trusted is told by that of another step,
-by its two sides, which differ at a kink (of a ReLU, say), and by the rounding of f. Of three steps,
-the one that can be trusted most is what the gradient is compared with.
+For a direction v, the derivative of f along v is ⟨∇f, v⟩, and the limit of
+(f(x + hv) − f(x − hv)) / 2h. The uncertainty of a difference is estimated from another step size,
+from its two one-sided differences, which disagree at a kink (such as a ReLU's), and from the
+rounding of f. The gradient is compared with the most certain of three step sizes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from firstlight.trace.record.program_errors import pass_on
 if TYPE_CHECKING:
     from firstlight.telemetry.watch.steps import Steps
 
-#: The gradient may differ by this much with numbers of such precision: differences are no better.
+#: Relative tolerances by machine epsilon: differences are no more accurate.
 _TOLERANCES = {1e-15: 1e-5, 1e-6: 2e-2}
 _LOW_PRECISION_TOLERANCE = 0.2
-#: Of the derivative: differences that are less certain than this say nothing.
+#: Relative to the derivative: less certain differences are inconclusive.
 _MAX_UNCERTAINTY = 0.1
-#: A gradient is wrong from this many uncertainties on, which are estimates themselves.
+#: A gradient is wrong if it is off by so many uncertainties, which are only estimates.
 _MIN_DEVIATION = 4.0
-#: Steps, each so many times smaller than the one before.
+#: Number of step sizes, and the ratio between them.
 _STEPS, _STEP_RATIO = 3, 4
 
 
@@ -37,15 +37,15 @@ class Verdict(Enum):
     WRONG = "wrong"
     UNCERTAIN = "uncertain"  # the differences do not agree with each other
     OVER_BUDGET = "over_budget"
-    NOT_COMPARABLE = "not_comparable"  # it differs, and may well be meant to
+    NOT_COMPARABLE = "not_comparable"  # it differs, perhaps on purpose
 
 
 class NotChecked(Enum):
     """Why there was no comparison."""
 
-    EFFECTS = "effects"  # callbacks, which would be called once more
+    EFFECTS = "effects"  # callbacks would be called again
     NOT_ADDRESSABLE = "not_addressable"  # other processes would have to take part
-    OUT_OF_REACH = "out_of_reach"  # its inputs cannot be had by themselves
+    OUT_OF_REACH = "out_of_reach"  # its inputs cannot be isolated
     ERROR = "error"
 
 
@@ -58,20 +58,19 @@ class NotCheckedError(Exception):
 @dataclass(frozen=True)
 class GradientCheck:
     verdict: Verdict
-    #: Of the derivative along the direction; None if the differences say nothing.
+    #: Error of the derivative along the direction; None if the differences are inconclusive.
     relative_error: float | None = None
 
 
 class Comparison:
-    """One check. Errors of the program's own function leave it uncertain.
+    """One check. An exception of the function leaves it uncertain.
 
     Args:
         function: Scalar function of `x`, a tree of arrays, and of `rest`.
-        budget_seconds: No evaluation is begun that would exceed it, as far as that can be told
-            from the one before.
-        seed: Of the direction.
-        steps: Of the process, if it is watched: nothing that happens here is counted there.
-        epsilon: Of the numbers that the function computes with, if coarser than those of `x`.
+        budget_seconds: No evaluation is started that would exceed it, judging by the previous one.
+        seed: Seed of the random direction.
+        steps: Of the watch, if the process is watched: evaluations are not counted as its steps.
+        epsilon: Machine epsilon of the computation, if larger than that of `x`.
     """
 
     def __init__(
@@ -95,11 +94,11 @@ class Comparison:
         self.result = GradientCheck(Verdict.UNCERTAIN)
 
     def evaluate(self) -> None:
-        """The derivative, by differences."""
+        """Estimate the derivative by differences."""
         self._safely(self._differences)
 
     def compare(self, gradient: Callable[[], Any]) -> None:
-        """With the gradient, if the differences were had."""
+        """Compare the gradient with the estimate, if there is one."""
         if self.derivative is not None:
             self._safely(lambda: self._compare(gradient))
 
@@ -168,7 +167,7 @@ class Comparison:
             verdict = Verdict.OK
         elif error <= _MIN_DEVIATION * self._uncertainty:
             verdict = Verdict.UNCERTAIN
-        else:  # or a gradient that is not a number
+        else:  # also if the gradient is NaN
             verdict = Verdict.WRONG
         self.result = GradientCheck(verdict, None if verdict is Verdict.UNCERTAIN else relative)
 
@@ -182,7 +181,7 @@ class Comparison:
 
 
 def _most_certain(value: Callable[[float], float], epsilon: float) -> tuple[float, float]:
-    """A derivative at zero, after its uncertainty."""
+    """The (uncertainty, derivative) at zero with the least uncertainty."""
     center, before, found = value(0.0), None, []
     for level in range(_STEPS):
         step = epsilon ** (1 / 3) / _STEP_RATIO**level
@@ -199,19 +198,18 @@ def _most_certain(value: Callable[[float], float], epsilon: float) -> tuple[floa
 def say_over_budget(name: str, budget_seconds: float) -> None:
     say_once(
         f"gradient {name}",
-        f"the gradient of {name} was not checked: that takes longer than "
+        f"the gradient of {name} was not checked, which would take longer than "
         f"{budget_seconds:g} s. Give a larger budget, or a smaller example to "
         "firstlight.telemetry.check_gradient.",
     )
 
 
-class _OverBudget(Exception):  # noqa: N818 (no error)
+class _OverBudget(Exception):  # noqa: N818 (not an error)
     pass
 
 
 def _as_jax_has_it(leaf: Any) -> Any:
-    """On the host. JAX computes with half of the digits of a Python float, unless told otherwise,
-    and so with coarser differences."""
+    """A leaf on the host, in the dtype that JAX computes with: by default 32 bits for floats."""
     import jax
     import numpy as np
 
@@ -224,7 +222,7 @@ def _is_real(array: Any) -> bool:
 
 
 def _direction(array: Any, random: Any) -> Any:
-    """Signs drawn at random, each as large as the number it moves; a zero is as large as others."""
+    """Random signs, scaled by the numbers that they move, and by their rms where those are zero."""
     import numpy as np
 
     if not _is_real(array):

@@ -1,7 +1,7 @@
-"""Every metric that Firstlight exports: name, kind, labels, buckets. The one catalogue.
+"""The catalogue of all metrics that Firstlight exports: name, kind, labels and buckets.
 
-Base units (seconds, bytes), `_total` on counters, ratios from 0 to 1, and no label whose values a
-client could choose. Dashboards and alert rules may name only what is listed here.
+Units are base units (seconds, bytes); counters end in `_total`; ratios are from 0 to 1; clients
+cannot choose the values of labels. Dashboards and alert rules may only use metrics listed here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """As UCUM writes it, which OpenTelemetry asks for; "" for what is only counted."""
+        """The unit in UCUM notation, as OpenTelemetry requires; "" for counts."""
         quantity = self.name.removesuffix("_total")
         return next((unit for end, unit in _UNITS.items() if quantity.endswith(end)), "")
 
 
-#: By the end of a name. The longest come first.
+#: Units by the end of a name, longest first.
 _UNITS = {"_bytes_per_second": "By/s", "_seconds": "s", "_bytes": "By", "_ratio": "1"}
 
 
-#: Latency objectives in seconds; each is a bound of the buckets, so that a ratio is exact.
+#: Latency objectives in seconds; each is a bucket bound, so that shares below them are exact.
 OBJECTIVES = (0.005, 0.01, 0.025, 0.1, 0.25, 1.0)
 _SECONDS = tuple(
     sorted({1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, *OBJECTIVES, 0.05, 0.5, 2.5, 5.0, 10.0, 30.0})
@@ -65,23 +65,23 @@ REQUEST_DURATION = _histogram(
     "model",
     "phase",
 )
-QUEUE_DURATION = _histogram("queue_duration_seconds", "Time that requests waited.", "model")
+QUEUE_DURATION = _histogram("queue_duration_seconds", "Time of requests in the queue.", "model")
 EXECUTE_DURATION = _histogram("execute_duration_seconds", "Time of one batch.", "model")
 COMPILE_DURATION = _histogram(
-    "compile_duration_seconds", "Tracing, lowering and compiling or loading.", "stage"
+    "compile_duration_seconds", "Time of tracing, lowering, and compiling or loading.", "stage"
 )
 COMPILE_CACHE_REQUESTS = _counter(
-    "compile_cache_requests_total", "Executables asked of the compilation cache.", "result"
+    "compile_cache_requests_total", "Lookups in the compilation cache.", "result"
 )
 REQUEST_PATH_COMPILES = _counter(
     "request_path_compiles_total",
-    "Compiles outside the preparation of a model, counted by JAX's own events. Must stay 0.",
+    "Compiles outside the preparation of models, from JAX's own events. Must stay 0.",
 )
 ROWS = _counter("rows_total", "Rows computed for requests.", "model", "version")
-PADDING_ROWS = _counter("padding_rows_total", "Rows that only filled a bucket.", "model")
+PADDING_ROWS = _counter("padding_rows_total", "Rows of padding in batches.", "model")
 BATCH_ROWS = _histogram("batch_rows", "Rows of requests in one batch.", "model", bounds=_ROWS)
 REJECTED = _counter(
-    "rejected_requests_total", "Requests not computed, by reason.", "model", "reason"
+    "rejected_requests_total", "Requests without a result, by reason.", "model", "reason"
 )
 CANCELLED = _counter(
     "cancelled_requests_total", "Requests whose client left before their batch.", "model"
@@ -90,48 +90,46 @@ NAN_ROWS = _counter("nan_rows_total", "Rows of results with a NaN.", "model", "v
 OUT_OF_MEMORY = _counter(
     "device_out_of_memory_total", "Batches repeated in smaller buckets.", "model"
 )
-QUEUE_LENGTH = _gauge("queue_length", "Rows that wait.", "model")
-READY = _gauge("ready", "1 while requests are answered, 0 before and while draining.")
+QUEUE_LENGTH = _gauge("queue_length", "Rows in the queue.", "model")
+READY = _gauge("ready", "1 while the server is ready, 0 before and while draining.")
 STARTUP_DURATION = _gauge("startup_duration_seconds", "From the start of the process to ready.")
-MODEL_INFO = _gauge("model_info", "1 for each version that is loaded.", "model", "version", "role")
+MODEL_INFO = _gauge("model_info", "1 for each loaded version.", "model", "version", "role")
 DEPLOY_IN_PROGRESS = _gauge(
     "deploy_in_progress",
-    "1 while a version of a model is prepared and shortly after: alerts are silent.",
+    "1 while a version of a model is prepared, and shortly after. Silences alerts.",
     "model",
 )
 RUNTIME_INFO = _gauge(
     "runtime_info",
-    "1: versions and devices of the process, equal for all replicas.",
+    "Always 1; the labels are the process's versions and devices, equal for all replicas.",
     "jax",
     "jaxlib",
     "platform",
     "device",
 )
-DEVICE_FALLBACK = _gauge(
-    "device_fallback", "1 where an accelerator is expected and JAX uses another platform."
-)
-DEVICE_MEMORY_USED = _gauge("device_memory_used_bytes", "Memory in use, by device.", "device")
-DEVICE_MEMORY_LIMIT = _gauge("device_memory_limit_bytes", "Memory that may be used.", "device")
-DEVICE_MEMORY_PEAK = _gauge("device_memory_peak_bytes", "The most that was in use.", "device")
+DEVICE_FALLBACK = _gauge("device_fallback", "1 if JAX runs on another platform than expected.")
+DEVICE_MEMORY_USED = _gauge("device_memory_used_bytes", "Device memory in use.", "device")
+DEVICE_MEMORY_LIMIT = _gauge("device_memory_limit_bytes", "Usable device memory.", "device")
+DEVICE_MEMORY_PEAK = _gauge("device_memory_peak_bytes", "Peak device memory in use.", "device")
 
 CACHE_SERVER_REQUESTS = _counter(
-    "cache_server_requests_total", "Requests that the cache server answered.", "method", "code"
+    "cache_server_requests_total", "Requests answered by the cache server.", "method", "code"
 )
 CACHE_SERVER_LOOKUPS = _counter(
-    "cache_server_lookups_total", "Compiled programs asked of the cache server.", "result"
+    "cache_server_lookups_total", "Lookups of compiled programs in the cache server.", "result"
 )
 CACHE_SERVER_SENT = _counter("cache_server_sent_bytes_total", "Compiled programs sent.")
 CACHE_SERVER_RECEIVED = _counter(
     "cache_server_received_bytes_total", "Compiled programs received and stored."
 )
 CACHE_SERVER_STORED = _gauge("cache_server_stored_bytes", "Compiled programs on its disk.")
-CACHE_SERVER_LIMIT = _gauge("cache_server_limit_bytes", "The most that it keeps.")
-CACHE_SERVER_LEASES = _gauge("cache_server_leases", "Programs that are being compiled somewhere.")
+CACHE_SERVER_LIMIT = _gauge("cache_server_limit_bytes", "Limit of the bytes stored.")
+CACHE_SERVER_LEASES = _gauge("cache_server_leases", "Programs that clients are compiling.")
 # Of any JAX process (`firstlight exec --metrics`, `firstlight.telemetry.start`). The label
-# `function` has at most so many values as the process was told; the rest is under "other".
+# `function` has at most `max_functions` values; all other functions are labelled "other".
 STEP_DURATION = _histogram(
     "step_duration_seconds",
-    "From the start of a step to its results being there; cold: something compiled meanwhile.",
+    "From the start of a step until its results are ready; cold: something compiled meanwhile.",
     "function",
     "phase",
     bounds=tuple(sorted({2.5e-4, 1e-3, 2.5e-3, *OBJECTIVES, 0.05, 5.0, 30.0})),  # of many functions
@@ -143,10 +141,10 @@ STEPS = _counter(
     "result",
 )
 COMPILES = _counter(
-    "compiles_total", "Executables made, by source: compiler, cache.", "function", "source"
+    "compiles_total", "Executables, by source: compiler, cache.", "function", "source"
 )
 COMPILE_SECONDS = _counter(
-    "compile_seconds_total", "Tracing, lowering and compiling or loading.", "function"
+    "compile_seconds_total", "Time of tracing, lowering, and compiling or loading.", "function"
 )
 RECOMPILES = _counter(
     "recompiles_total", "Executables of a function after its first one.", "function"
@@ -154,12 +152,12 @@ RECOMPILES = _counter(
 FIRST_RESULT = _gauge("first_result_seconds", "From the start of the process to its first result.")
 COLD_START_SHARE = _gauge(
     "cold_start_share_ratio",
-    "Time to the end of the first warm step, in the age of the process; 1 before.",
+    "Time to the end of the first warm step as a share of the age of the process; 1 before.",
 )
-LIVE_ARRAYS = _gauge("live_arrays", "Arrays that JAX holds.")
-LIVE_ARRAY_BYTES = _gauge("live_array_bytes", "Bytes of the arrays that JAX holds.")
+LIVE_ARRAYS = _gauge("live_arrays", "Live JAX arrays.")
+LIVE_ARRAY_BYTES = _gauge("live_array_bytes", "Bytes of live JAX arrays.")
 MEMORY_PREALLOCATED = _gauge(
-    "device_memory_preallocated_bytes", "Taken from the device, in use or not.", "device"
+    "device_memory_preallocated_bytes", "Device memory reserved, in use or not.", "device"
 )
 GC_COLLECTIONS = _counter("gc_collections_total", "Runs of Python's collector.", "generation")
 GC_SECONDS = _counter("gc_seconds_total", "Time in Python's collector.", "generation")
@@ -175,27 +173,27 @@ GRADIENTS_NOT_CHECKED = _counter(
     "reason",
 )
 GRADIENT_ERROR = _gauge(
-    "gradient_max_relative_error_ratio", "Largest difference that any check has found."
+    "gradient_max_relative_error_ratio", "Largest relative error found by any gradient check."
 )
 CHECKED_RESULTS = _counter(
-    "checked_results_total", "Sampled results: finite, nan.", "function", "result"
+    "checked_results_total", "Sampled results, by content: finite, nan.", "function", "result"
 )
 COMPARED_OUTPUTS = _counter(
-    "compared_outputs_total", "Outputs of equal inputs: same, different.", "function", "result"
+    "compared_outputs_total", "Outputs for equal inputs: same, different.", "function", "result"
 )
 MEMORY_GROWTH = _gauge(
-    "memory_growth_bytes_per_second", "Steady growth of host, device or arrays.", "memory"
+    "memory_growth_bytes_per_second", "Steady growth of memory: host, device, arrays.", "memory"
 )
 LEAK_SUSPECTED = _gauge(
     "memory_leak_suspected",
-    "1 while memory grows; the function whose arrays stay.",
+    "1 while memory grows; the function is the one whose results stay alive.",
     "memory",
     "function",
 )
-# By the names that every exporter of a process has.
+# Under the names common to all exporters.
 PROCESS_MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Resident memory.")
 PROCESS_MEMORY_PEAK = Metric(
-    "process_resident_memory_peak_bytes", Kind.GAUGE, "The most resident memory so far."
+    "process_resident_memory_peak_bytes", Kind.GAUGE, "Peak resident memory."
 )
 PROCESS_CPU = Metric("process_cpu_seconds_total", Kind.COUNTER, "Processor time.")
 PROCESS_START = Metric("process_start_time_seconds", Kind.GAUGE, "Start, in seconds since 1970.")

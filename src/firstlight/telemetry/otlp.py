@@ -1,4 +1,4 @@
-"""Metrics as messages of OpenTelemetry, sent by a thread of our own; firstlight[opentelemetry]."""
+"""Exports metrics over OTLP from a background thread; needs firstlight[opentelemetry]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from firstlight.telemetry.collectors import Destination, Signal, resource
+from firstlight.telemetry.collectors import Destination, Signal, add_resource
 from firstlight.telemetry.metrics import CATALOGUE, Kind, Metric
 from firstlight.telemetry.process_values import identity, process_samples, started
 from firstlight.telemetry.values import Histogram, Sample, Values
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
         ExportMetricsServiceRequest,
     )
 
-#: Between two messages of a server; a program under watch has an interval of its own.
+#: Between two messages of a server; watched programs have their own interval.
 _INTERVAL_SECONDS = 10.0
 
 
 class Collector:
-    """`push()` sends all that was counted. Down: one warning, and the next message has it all."""
+    """`push()` sends all values. They are cumulative, so a lost message loses nothing."""
 
     def __init__(self, destination: Destination, samples: Callable[[], Iterable[Sample]]) -> None:
         self._to, self._samples = destination, samples
@@ -50,19 +50,16 @@ class Collector:
 
 
 def encoded(samples: Iterable[Sample], now: float) -> ExportMetricsServiceRequest:
-    """A message with every metric of the catalogue that has a value; cumulative.
-
-    Args:
-        now: In seconds since 1970.
-    """
+    """An OTLP message with cumulative values; now: in seconds since 1970."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
     )
 
     message = ExportMetricsServiceRequest()
     of_process = message.resource_metrics.add()
-    for name, text in resource(_own()).items():
-        of_process.resource.attributes.add(key=name).value.string_value = text
+    program, instance = identity()
+    own = {"service.name": program, "service.instance.id": instance}
+    add_resource(of_process, {**own, "host.name": socket.gethostname()})
     scope = of_process.scope_metrics.add()
     scope.scope.name = "firstlight"
     times = {"time_unix_nano": int(now * 1e9), "start_time_unix_nano": int(started() * 1e9)}
@@ -82,7 +79,7 @@ def encoded(samples: Iterable[Sample], now: float) -> ExportMetricsServiceReques
 
 
 def export_where_asked(values: Values) -> None:
-    """Send these values from now on, if OpenTelemetry's variables name a collector."""
+    """Send these values periodically and at exit, if OpenTelemetry's variables name a collector."""
     destination = Destination.of_variables(os.environ, Signal.METRICS)
     if destination is None:
         return
@@ -103,7 +100,7 @@ def export_where_asked(values: Values) -> None:
 
 
 def _points(made: Any, metric: Metric) -> Any:
-    """Describe a metric; the points that it has, of which there are none yet."""
+    """Describe a metric, and return its (empty) list of points."""
     from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
     made.name, made.description, made.unit = metric.name, metric.about, metric.unit
@@ -124,15 +121,6 @@ def _put(point: Any, value: float | Histogram) -> None:
         point.count, point.sum = sum(counts), value.total
     else:
         point.as_double = value
-
-
-def _own() -> dict[str, str]:
-    program, instance = identity()
-    return {
-        "service.name": program,
-        "service.instance.id": instance,
-        "host.name": socket.gethostname(),
-    }
 
 
 def _say_refused(answer: bytes) -> None:

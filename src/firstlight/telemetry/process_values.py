@@ -1,4 +1,4 @@
-"""Memory and processor time of this process, by the names that every exporter has for them."""
+"""Memory and processor time of this process, under the names common to all exporters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.telemetry.values import Sample
 
 
 def process_samples() -> list[Sample]:
-    """What the system says of this process; what it does not say is missing."""
+    """What the system reports about this process; unknown values are left out."""
     values = {metrics.PROCESS_CPU: time.process_time(), metrics.PROCESS_START: started()}
     values[metrics.PROCESS_MAX_FILES] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     memory = memory_bytes()
@@ -26,11 +26,11 @@ def process_samples() -> list[Sample]:
 
 
 def memory_bytes() -> tuple[int, int] | None:
-    """Resident memory now and at most."""
+    """Resident memory, now and at its peak."""
     try:
         with open("/proc/self/status") as status:
             lines = dict(line.split(":", 1) for line in status if line.startswith("Vm"))
-        # Not ru_maxrss: a child inherits the mark of its parent.
+        # Not ru_maxrss, which a child inherits from its parent.
         return _kibibytes(lines["VmRSS"]), _kibibytes(lines["VmHWM"])
     except (OSError, KeyError):
         return None
@@ -41,7 +41,7 @@ def _kibibytes(text: str) -> int:
 
 
 def identity() -> tuple[str, str]:
-    """The program, and which process of it on which machine."""
+    """The name of the program, and `HOST:PID`."""
     program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
     return program, f"{socket.gethostname()}:{os.getpid()}"
 

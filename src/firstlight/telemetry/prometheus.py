@@ -1,7 +1,7 @@
-"""The text that a Prometheus server reads, made with the standard library.
+"""Prometheus's text format, written with the standard library.
 
-A process that belongs to somebody else is asked for it every few seconds: what stays the same of a
-series, its name and labels, is written once and kept.
+A user's program is scraped every few seconds, so the constant part of each series, its name and
+labels, is formatted once and kept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 class Exporter:
-    """`text()` of values, and of this process's memory and processor time."""
+    """Exports values, and the memory and processor time of this process."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._written: dict[Counter | Histogram, _Written] = {}
 
     def text(self) -> bytes:
-        """Every metric of the catalogue, in its order, also where nothing was counted yet."""
+        """All metrics in the order of the catalogue, including those without any series."""
         by_metric: dict[str, list[bytes]] = {
             metric.name: [
                 f"# HELP {metric.name} {metric.about}".encode(),
@@ -52,17 +52,17 @@ class Exporter:
 
 
 class _Written:
-    """The lines of a series as they were written last: nothing may have been counted since."""
+    """The last text of a series, which is reused while nothing is counted."""
 
     __slots__ = ("pattern", "state", "text")
 
     def __init__(self, pattern: bytes) -> None:
         self.pattern, self.text = pattern, b""
-        self.state: tuple[float, float] | None = None  # what was counted by then
+        self.state: tuple[float, float] | None = None  # when the text was written
 
 
 def _state(series: Counter | Histogram) -> tuple[float, float]:
-    """Another one whenever something was counted, also from zero again, as in a fork."""
+    """A value that changes whenever something is counted, even after a reset in a fork."""
     if isinstance(series, Counter):
         return series.value, 0.0
     return sum(series.counts), series.total
@@ -76,7 +76,7 @@ def _numbers(series: Counter | Histogram) -> tuple[int | bytes, ...]:
 
 
 def _pattern(metric: Metric, labels: Labels) -> str:
-    """The lines of a series without its numbers."""
+    """The lines of a series, with placeholders for its numbers."""
     pairs = [f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(metric.labels, labels, strict=True)]
     if not metric.bounds:
         return f"{metric.name}{_braces(pairs)} %s"

@@ -1,4 +1,4 @@
-"""What a process runs on, whether that is what it should run on, and whether it is new."""
+"""Versions and devices of a process, fallback to another platform, and recent deployment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from importlib.metadata import distributions, version
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
 
-#: The platform on which a process has to run: `cuda`, `rocm`, `tpu` or `cpu`.
+#: The platform that a process is expected to run on: `cuda`, `rocm`, `tpu` or `cpu`.
 EXPECTED_VARIABLE = "FIRSTLIGHT_EXPECT_PLATFORM"
-#: For how long a new version, or a new process, counts as being deployed.
+#: How long a new version or process counts as being deployed.
 DEPLOY_VARIABLE = "FIRSTLIGHT_DEPLOY_SECONDS"
 DEPLOY_SECONDS = 300.0
 _ALIASES = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def expected_platform() -> str | None:
-    """As JAX calls it: what the variable says, or gpu where JAX's plugin for CUDA is installed."""
+    """JAX's name of the expected platform: as set, or gpu if JAX's CUDA plugin is installed."""
     if named := os.environ.get(EXPECTED_VARIABLE):
         return _ALIASES.get(named, named)
     if os.environ.get("JAX_PLATFORMS"):
@@ -41,7 +41,7 @@ def watch_runtime(values: Values) -> None:
 
 
 class DeployWindows:
-    """Which models were deployed just now; "" stands for the whole process."""
+    """Exports which models were deployed recently; "" stands for the whole process."""
 
     def __init__(self, values: Values, clock: Callable[[], float] = time.monotonic) -> None:
         self._values, self._clock = values, clock
@@ -49,7 +49,7 @@ class DeployWindows:
         self._ends: dict[str, float] = {}
 
     def open(self, model: str = "") -> None:
-        """A deploy of this model begins or goes on; it ends some time after the last call."""
+        """A deployment of this model begins or continues; it ends some time after the last call."""
         self._ends[model] = self._clock() + self._seconds
         self._values.gauge(
             metrics.DEPLOY_IN_PROGRESS, lambda: float(self._clock() < self._ends[model]), model

@@ -1,18 +1,17 @@
-"""`start`, `stop` and `step`: the watch of this process, as a program uses it."""
+"""`start`, `stop` and `step`: the watch of this process, for programs that use it explicitly."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import wraps
-from time import monotonic
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from firstlight.telemetry.collectors import Destination, Signal
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.process import ProcessWatch, Settings
-from firstlight.telemetry.watch.steps import Steps
+from firstlight.token_file import read_token
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -31,23 +30,23 @@ def start(
     profile_seconds: float = 5.0,
     gradient_seconds: float = 5.0,
 ) -> ProcessWatch:
-    """Watch this process from now on. JAX is not imported; functions jitted before are not seen.
+    """Watch this process from now on. Does not import JAX; functions jitted earlier are not seen.
 
     Args:
-        metrics: Where Prometheus asks: `HOST:PORT`, or `HOST:FIRST-LAST`, of which several
-            processes take one each. A port that is taken is one warning; nothing is served.
-        push: URL of a push-gateway that is told every `interval_seconds` and at the end.
-        otlp: URL of a collector of OpenTelemetry (`http://HOST:4318`) that is told likewise;
-            by default the one that OTEL_EXPORTER_OTLP_ENDPOINT names.
-        token_file: File with the token for `POST /debug/profile`; without it there are none.
-        max_functions: So many functions are named in labels; the rest is under "other".
-        interval_seconds: Between two looks at memory, results and GPUs.
-        profile_folder: Where profiles are written.
-        profile_seconds: How long a profile takes that SIGUSR2 asks for.
-        gradient_seconds: What one check of a gradient may take; 0: none are checked unasked.
+        metrics: Address to serve metrics on: `HOST:PORT`, or `HOST:FIRST-LAST`, where each process
+            takes the first free port. Without a free port there is one warning and no server.
+        push: URL of a push-gateway, updated every `interval_seconds` and at exit.
+        otlp: URL of an OpenTelemetry collector (`http://HOST:4318`), updated likewise; by default
+            the one that OTEL_EXPORTER_OTLP_ENDPOINT names.
+        token_file: File with the token for `POST /debug/profile`, which is disabled without it.
+        max_functions: The number of functions named in labels; the others are labelled "other".
+        interval_seconds: Time between samples of memory, results and GPUs.
+        profile_folder: Folder for profiles.
+        profile_seconds: Duration of a profile requested with SIGUSR2.
+        gradient_seconds: Time limit of one gradient check; 0 disables automatic checks.
 
     Raises:
-        ValueError: An address or URL that is none. TokenError: a file that others can read.
+        ValueError: An invalid address or URL. TokenError: A token file that others can read.
     """
     global _current
     stop()
@@ -58,7 +57,7 @@ def start(
             collector=Destination.of_variables(os.environ, Signal.METRICS)
             if otlp is None
             else Destination.at(otlp, os.environ, Signal.METRICS),
-            token=None if token_file is None else _token(os.fspath(token_file)),
+            token=None if token_file is None else read_token(os.fspath(token_file)),
             max_functions=max_functions,
             interval_seconds=interval_seconds,
             profile_folder=os.fspath(profile_folder),
@@ -72,7 +71,7 @@ def start(
 
 
 def stop() -> None:
-    """End the watch, and leave JAX as it was."""
+    """Stop watching, and restore JAX."""
     global _current
     if _current is not None:
         _current.close()
@@ -85,12 +84,11 @@ def current() -> ProcessWatch | None:
 
 
 class step:  # noqa: N801 (used as a function)
-    """`with step("train"):` or `@step("train")`: one step of a program, named by the program.
+    """`with step("train"):` or `@step("train")`: one named step of a program.
 
-    Timed from its begin to its end; if results of jitted functions called in it are not there by
-    then, to the next wait after which they are. It waits for nothing itself. Calls of jitted
-    functions within it are part of it, and not counted on their own. Without `start()` it does
-    nothing.
+    It is timed from its begin to its end or, if results of jitted functions called in it are not
+    ready by then, to the next wait after which they are. It never waits itself. Calls of jitted
+    functions within a step are not counted separately. Without `start()` it does nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -98,14 +96,14 @@ class step:  # noqa: N801 (used as a function)
 
     def __enter__(self) -> step:
         if _current is not None:
-            _enter(_current.steps, self._name)
+            _current.steps.enter(self._name)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if _current is not None:
-            _exit(_current.steps, self._name, error)
+            _current.steps.exit(self._name, error)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         @wraps(function)
@@ -114,36 +112,3 @@ class step:  # noqa: N801 (used as a function)
                 return function(*arguments, **named)
 
         return stepping
-
-
-def _enter(steps: Steps, name: str) -> None:
-    here = steps.here()
-    if not here.steps and not here.calling:
-        function = steps.functions.of_steps(name)
-        if here.of is not function:
-            steps.forget(here)
-        steps.begun(here, function, monotonic())
-    here.steps += 1
-
-
-def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
-    here = steps.here()
-    if not here.steps:  # began before the watch
-        return
-    here.steps -= 1
-    if here.steps or here.calling:
-        return
-    function = steps.functions.of_steps(name)
-    if error is None:
-        function.ok.add()
-        steps.block_ended(here)
-    else:
-        if isinstance(error, Exception):
-            function.errors.add()
-        steps.forget(here)
-
-
-def _token(path: str) -> bytes:
-    from firstlight.token_file import read_token
-
-    return read_token(path)

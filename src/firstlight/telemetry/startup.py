@@ -1,7 +1,7 @@
-"""Imported when Python starts and a FIRSTLIGHT_METRICS… is set (firstlight-telemetry.pth).
+"""Imported at the start of Python if a FIRSTLIGHT_METRICS… is set (firstlight-telemetry.pth).
 
-Whatever goes wrong here, the program runs as if nothing had been asked for. A process that never
-imports JAX is not watched and takes no port.
+If anything fails here, the program runs unwatched. A process that never imports JAX is not watched
+and opens no port.
 """
 
 
@@ -21,7 +21,7 @@ def _start() -> None:
             profile_seconds=float(asked("FIRSTLIGHT_PROFILE_SECONDS") or 5.0),
             gradient_seconds=float(asked("FIRSTLIGHT_GRADIENT_SECONDS") or 5.0),
         )
-    except Exception as error:  # the program may have changed the path of imports
+    except Exception as error:  # such as a changed sys.path
         from contextlib import suppress
 
         with suppress(OSError):

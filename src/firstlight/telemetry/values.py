@@ -1,7 +1,7 @@
-"""Current values of the catalogue's metrics, cheap enough to be kept for every request.
+"""Current values of the catalogue's metrics, cheap enough to update on every request.
 
-A series is made once and then held by its user: counting is one addition, observing one bisection.
-One thread writes to a series; readers see whole numbers.
+A series is created once and kept by its user: counting is one addition, observing one bisection.
+Only one thread writes to a series; any thread may read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Counter:
 
 
 class Histogram:
-    """Counts by bucket; the last bucket is what exceeds all bounds."""
+    """Counts by bucket; the last bucket is for values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -41,7 +41,7 @@ class Histogram:
 
 
 class Sample(NamedTuple):
-    """A series as it is now."""
+    """The current value of a series."""
 
     metric: Metric
     labels: Labels
@@ -53,7 +53,7 @@ class Values:
 
     def __init__(self) -> None:
         self._series: dict[tuple[Metric, Labels], Counter | Histogram] = {}
-        #: The same in their order; it only grows, so it may be read while series are made.
+        #: The same as a list, which only grows, so it may be read while series are added.
         self.series: list[tuple[Metric, Labels, Counter | Histogram]] = []
         self._gauges: dict[tuple[Metric, Labels], Callable[[], float]] = {}
 
@@ -70,20 +70,20 @@ class Values:
         return made
 
     def gauge(self, metric: Metric, read: Callable[[], float], *labels: str) -> None:
-        """`read` is called when somebody asks."""
+        """`read` returns the current value; it is called at every export."""
         self._gauges[_key(metric, Kind.GAUGE, labels)] = read
 
     def drop_gauge(self, metric: Metric, *labels: str) -> None:
         self._gauges.pop((metric, labels), None)
 
     def _made(self, key: tuple[Metric, Labels], series: Counter | Histogram) -> Counter | Histogram:
-        kept = self._series.setdefault(key, series)  # or another thread was faster
+        kept = self._series.setdefault(key, series)  # another thread may have been faster
         if kept is series:
             self.series.append((*key, series))
         return kept
 
     def zero(self) -> None:
-        """Count from here: this is a new process."""
+        """Reset all series, as in a forked process."""
         for _, _, series in self.series:
             if isinstance(series, Histogram):
                 series.counts, series.total = [0] * len(series.counts), 0.0
@@ -91,7 +91,7 @@ class Values:
                 series.value = 0
 
     def gauges(self) -> Iterator[Sample]:
-        """What gauges read now."""
+        """The current values of all gauges."""
         for (metric, labels), read in list(self._gauges.items()):
             yield Sample(metric, labels, read())
 

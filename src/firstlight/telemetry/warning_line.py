@@ -1,4 +1,4 @@
-"""A line on stderr, said once: the process belongs to somebody else."""
+"""Warnings on stderr, each once per process, since the process is the user's program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _said: set[str] = set()
 
 
 def say_once(about: str, text: str) -> None:
-    """Write a line on stderr, one per process for each thing that it is about."""
+    """Write a line on stderr, unless one with the same `about` was written before."""
     if about in _said:
         return
     _said.add(about)
@@ -22,5 +22,5 @@ def say_once(about: str, text: str) -> None:
 
 
 def say_unknown(metric: Metric) -> None:
-    """Of a metric that nobody could have asked for: it is not exported."""
-    say_once(metric.name, f"{metric.name} is not in the catalogue: not exported")
+    """Warn that a metric is not exported."""
+    say_once(metric.name, f"{metric.name} is not in the catalogue and is not exported")

@@ -1,1 +1,1 @@
-"""What runs in a process under watch: the standard library, and JAX once the program has it."""
+"""Runs within a watched process: standard library only, and JAX once the program imports it."""

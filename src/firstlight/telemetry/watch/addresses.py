@@ -1,4 +1,4 @@
-"""Where metrics are asked for, and where they are sent."""
+"""Addresses where metrics are served, and where they are sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Address:
-    """Where to answer: the first port that is free."""
+    """Where to serve: the first free port of a range."""
 
     host: str
     first_port: int
@@ -16,7 +16,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`HOST:PORT`, `HOST:FIRST-LAST`, or either without a host: this machine only."""
+        """Parse `HOST:PORT` or `HOST:FIRST-LAST`; without a host, this machine only."""
         host, _, ports = text.rpartition(":")
         first, _, last = ports.partition("-")
         numbers = [int(n) if n.isascii() and n.isdigit() else -1 for n in (first, last or first)]
@@ -37,7 +37,7 @@ class Address:
 
 
 def gateway_url(text: str) -> str:
-    """The URL of a push-gateway."""
+    """Check the URL of a push-gateway."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is not the URL of a push-gateway: give http://HOST:9091")

@@ -1,10 +1,11 @@
-"""Compiles of a process, from JAX's own events: by stage, by function, and what the cache did."""
+"""Counts compiles from JAX's own events: by stage, by function, and by result of the cache."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from firstlight.telemetry import metrics
@@ -13,7 +14,23 @@ from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
 
-_LISTENERS = {"event_duration": "event_duration_secs", "event": "event"}
+
+def listen(on_duration: Callable[..., None], on_event: Callable[..., None]) -> Callable[[], None]:
+    """Listen to JAX's durations and events; returns the function that stops it."""
+    from jax import monitoring
+    from jax._src import monitoring as internal
+
+    monitoring.register_event_duration_secs_listener(on_duration)
+    monitoring.register_event_listener(on_event)
+
+    def stop() -> None:
+        for kind, listener in (("event_duration", on_duration), ("event", on_event)):
+            if (
+                listener in getattr(internal, f"get_{kind}_listeners", list)()
+            ):  # not removed by others
+                getattr(internal, f"unregister_{kind}_listener")(listener)
+
+    return stop
 
 
 class _Cache(threading.local):
@@ -23,11 +40,9 @@ class _Cache(threading.local):
 
 
 class CompileEvents:
-    """Listens until `close()`."""
+    """Listens to JAX's events until `close()`."""
 
     def __init__(self, values: Values, steps: Steps, last: deque[str]) -> None:
-        from jax import monitoring
-
         self._steps = steps
         self._stages = {s: values.histogram(metrics.COMPILE_DURATION, s) for s in STAGES.values()}
         self._results = {
@@ -35,22 +50,9 @@ class CompileEvents:
             for result in ("hit", "miss")
         }
         self._cache = _Cache()
-        self._last = last  # names of what was compiled
-        # JAX calls them without a net: an error of theirs would be the program's.
-        self._listeners = {
-            "event_duration": guarded(self._ended),
-            "event": guarded(self._happened),
-        }
-        for kind, listener in self._listeners.items():
-            getattr(monitoring, f"register_{_LISTENERS[kind]}_listener")(listener)
-
-    def close(self) -> None:
-        from jax._src import monitoring
-
-        for kind, listener in self._listeners.items():
-            listening = getattr(monitoring, f"get_{kind}_listeners", list)
-            if listener in listening():  # the program may have taken all of them away
-                getattr(monitoring, f"unregister_{kind}_listener")(listener)
+        self._last = last  # names of compiled functions
+        # JAX does not catch exceptions of listeners: they would reach the program.
+        self.close = listen(guarded(self._ended), guarded(self._happened))
 
     def _ended(self, event: str, seconds: float, **about: Any) -> None:
         stage = STAGES.get(event)
@@ -74,13 +76,13 @@ class CompileEvents:
     def _happened(self, event: str, **_: Any) -> None:
         what = None if self._steps.here().is_ours else CACHE.get(event)
         if what == "requested":
-            # Also reported where there is no cache, which could not have had anything.
+            # Also reported without a cache, where it is not a lookup.
             self._cache.asked = _has_cache()
         elif what == "hit":
             self._cache.hit = True
 
     def _cache_result(self) -> str | None:
-        """What the cache did for the compile that ends now. JAX has no event for a miss."""
+        """The cache's result for the compile that ends now. JAX has no event for a miss."""
         cache = self._cache
         result = ("hit" if cache.hit else "miss") if cache.asked or cache.hit else None
         cache.asked = cache.hit = False

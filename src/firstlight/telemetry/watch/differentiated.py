@@ -1,10 +1,10 @@
-"""The function whose gradient a program takes, cut out of the program.
+"""Extracts the function whose gradient a program takes from the program.
 
-Where `jax.grad` is called while JAX makes a program (in a jitted step, in the body of a scan), the
-value and its gradient become equations of that program. Which of its variables they are is noted
-then (`Taken`). Given arguments of the program, the equations that lead to the gradient are
-evaluated, custom rules included, and those of the value once more with other variables. Nothing of
-the program's Python is run again, and the program stays as it is.
+If `jax.grad` is called while JAX traces a program (in a jitted step, in the body of a scan), the
+value and its gradient become equations of that program, and `TracedGradient` records their
+variables. Given arguments of the program, the equations that lead to the gradient are evaluated,
+custom rules included, and those of the value again at other points. The program's Python code is
+not run again, and the program does not change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from firstlight.telemetry.differences import NotChecked, NotCheckedError
 from firstlight.telemetry.watch.equations import (
+    Shards,
     all_equations,
     call,
     evaluated,
@@ -23,41 +24,40 @@ from firstlight.telemetry.watch.equations import (
     refuse_effects,
     variables,
 )
-from firstlight.telemetry.watch.shards import Shards
 
-#: Equations whose inner program has the same inputs.
+#: Primitives whose inner program has the same inputs.
 _CALLS = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
     | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 )
-#: A program is evaluated on one process of several if none of these needs the others.
+#: One of several processes cannot evaluate a program with these primitives alone.
 _SPREAD = frozenset({"shard_map", "sharding_constraint", "reshard", "xla_pmap", "pmap"})
 _STEPWISE = frozenset({"round", "floor", "ceil", "sign", "argmax", "argmin", "nextafter"})
 
 
 @dataclass(frozen=True)
-class Place:
-    """An array in a program: its variable, and the axis of `jax.vmap`, if it has one."""
+class ProgramValue:
+    """A value in a program: its variable, and its axis of `jax.vmap`, if any."""
 
     variable: Any
     axis: int | None
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """A gradient that is taken within a program."""
+class TracedGradient:
+    """A gradient taken within a program."""
 
     name: str  # of the function
-    variables: tuple[Place | None, ...]  # None: it cannot be moved by itself
-    gradient: tuple[Place | None, ...]
-    value: Place
-    equations: tuple[Any, ...]  # of the value, those that came of it
-    passes_on: bool  # a rule of the program's own returns what it is given
+    variables: tuple[ProgramValue | None, ...]  # None: it cannot be moved alone
+    gradient: tuple[ProgramValue | None, ...]
+    value: ProgramValue
+    equations: tuple[Any, ...]  # that compute the value
+    passes_on: bool  # a custom rule returns its input
 
 
 @dataclass(frozen=True)
 class Entered:
-    """An equation, and which of its inner programs is entered."""
+    """An equation, and one of its inner programs."""
 
     equation: Any
     program: Any  # closed
@@ -65,27 +65,29 @@ class Entered:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A gradient in a program."""
+class LocatedGradient:
+    """A gradient, and the path of inner programs that leads to it."""
 
-    taken: Taken
+    taken: TracedGradient
     within: tuple[Entered, ...]
 
 
-def gradients_in(program: Any, known: Iterable[Taken]) -> Iterator[Found]:
-    """Those that are known, in a closed program."""
+def gradients_in(program: Any, known: Iterable[TracedGradient]) -> Iterator[LocatedGradient]:
+    """The known gradients in a closed program."""
     return _found_in(program, {g.variable: taken for taken in known for g in taken.gradient if g})
 
 
-def _found_in(program: Any, parts: Mapping[Any, Taken]) -> Iterator[Found]:
+def _found_in(program: Any, parts: Mapping[Any, TracedGradient]) -> Iterator[LocatedGradient]:
     for taken in dict.fromkeys(parts[v] for v in _all_variables(program) if v in parts):
-        yield Found(taken, ())
+        yield LocatedGradient(taken, ())
     for equation in program.jaxpr.eqns:
         for branch, inner in enumerate(inner_programs(equation)):
             if inner is equation.params.get("cond_jaxpr"):
-                continue  # of a `while`
+                continue  # the condition of a `while`
             for found in _found_in(inner, parts):
-                yield Found(found.taken, (Entered(equation, inner, branch), *found.within))
+                yield LocatedGradient(
+                    found.taken, (Entered(equation, inner, branch), *found.within)
+                )
 
 
 def _all_variables(program: Any) -> Iterator[Any]:
@@ -96,13 +98,13 @@ def _all_variables(program: Any) -> Iterator[Any]:
 
 
 class Differentiated:
-    """A gradient of a program, and the function of which it is one, both to be evaluated.
+    """Evaluates a gradient of a program, and the function that it is the gradient of.
 
     Raises:
-        NotCheckedError: It cannot be evaluated by itself.
+        NotCheckedError: It cannot be evaluated on its own.
     """
 
-    def __init__(self, program: Any, found: Found, jit: Callable[..., Any]) -> None:
+    def __init__(self, program: Any, found: LocatedGradient, jit: Callable[..., Any]) -> None:
         self._program, self._found = program, found
         taken = found.taken
         there = set(_all_variables(found.within[-1].program if found.within else program))
@@ -125,18 +127,18 @@ class Differentiated:
         return sum(v.aval.size * v.aval.dtype.itemsize for v in self._moved)
 
     def is_on_purpose(self) -> bool:
-        """Whether the program may well have a rule whose gradient is meant to be another one: a
-        clipped or reversed gradient, one that is passed through a rounding."""
+        """Whether a custom rule may intend another gradient: a clipped or reversed one, or one
+        passed through a rounding."""
         return self._found.taken.passes_on or any(
             e.primitive.name in _STEPWISE for e in self._equations
         )
 
     def is_spread(self) -> bool:
-        """Whether several processes may have to evaluate it together."""
+        """Whether several processes may have to evaluate the program together."""
         return any(e.primitive.name in _SPREAD for e in all_equations(self._program.jaxpr))
 
     def epsilon(self) -> float:
-        """Of the coarsest numbers that it computes with."""
+        """The machine epsilon of the lowest precision in the function."""
         import jax
 
         kinds = {
@@ -148,8 +150,9 @@ class Differentiated:
         return max((float(jax.numpy.finfo(kind).eps) for kind in kinds), default=0.0)
 
     def _sample(self, *arguments: Any) -> Any:
-        """Whether the program comes to the gradient with these; and there: what is differentiated
-        with respect to, the gradient, what else the function uses. Of a loop, the first pass."""
+        """Whether the program reaches the gradient with these arguments, and there: the moved
+        variables, the gradient, and the other inputs of the function. In a loop, at the first
+        iteration."""
         comes, found = self._sampled(self._program, list(arguments), self._found.within)
         number = len(self._moved)
         return comes, found[:number], found[number : 2 * number], found[2 * number :]
@@ -174,7 +177,7 @@ class Differentiated:
         self, shards: Shards, program: Any, values: list[Any], within: tuple[Entered, ...]
     ) -> list[Any]:
         if any(entered.equation.primitive.name in ("cond", "shard_map") for entered in within):
-            raise NotCheckedError(NotChecked.OUT_OF_REACH)  # some may come there, others not
+            raise NotCheckedError(NotChecked.OUT_OF_REACH)  # only some devices may reach it
         specs = shards.specs([*self._moved, *self._moved, *self._held])
         run = shards.run(
             lambda *local: self._sampled(program, list(local), within)[1], shards.in_specs, specs
@@ -193,9 +196,9 @@ class Differentiated:
         return self._value(*x, *held)
 
     def _beside(self, x: list[Any], center: list[Any], held: list[Any]) -> Any:
-        """At `x`, with what `stop_gradient` is given as at `center`: it is constant for a gradient.
+        """The value at `x`, with the inputs of `stop_gradient` as at `center`.
 
-        Both are evaluated as a batch, in which `_hold` has the first for all.
+        Both points are evaluated as a batch, in which `_hold` uses the first for all.
         """
         import jax
 
@@ -215,16 +218,16 @@ class Differentiated:
         return self._shards.run(on_each, specs, out)(*values)[0].sum()
 
 
-def _pairs(taken: Taken, there: set[Any]) -> list[tuple[Place, Place]]:
-    """Variables with their parts of the gradient, if those are there: of what a program has no use
-    for, they are not. A variable may have several, and then needs all."""
+def _pairs(taken: TracedGradient, there: set[Any]) -> list[tuple[ProgramValue, ProgramValue]]:
+    """Variables with their parts of the gradient, if the program has them: unused parts are
+    removed from it. A variable may have several parts, and then needs all."""
     pairs = [(x, g) for x, g in zip(taken.variables, taken.gradient, strict=True) if x]
     lacking = {x.variable for x, g in pairs if g is None or g.variable not in there}
     return [(x, g) for x, g in pairs if g is not None and x.variable not in lacking]
 
 
-def _function_of(jaxpr: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The value as a program of the moved variables and of others, which were there before."""
+def _function_of(jaxpr: Any, taken: TracedGradient, moved: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The value as a program of the moved variables and of held ones, computed before."""
     equations, value = list(taken.equations), taken.value.variable
     refuse_effects(equations)
     made = {v for e in equations for v in e.outvars}
@@ -237,7 +240,7 @@ def _function_of(jaxpr: Any, taken: Taken, moved: Sequence[Any]) -> tuple[Any, l
 
 
 def _inputs(entered: Entered, values: list[Any]) -> list[Any]:
-    """Of an inner program, of a loop for its first pass."""
+    """The inputs of an inner program; those of a loop are for its first iteration."""
     name, about = entered.equation.primitive.name, entered.equation.params
     if name in _CALLS:
         return values
@@ -253,8 +256,10 @@ def _inputs(entered: Entered, values: list[Any]) -> list[Any]:
     raise NotCheckedError(NotChecked.OUT_OF_REACH)
 
 
-def _shaped_like(variable: Place, slope: Place, given: Any, shape: tuple[int, ...]) -> Any:
-    """A gradient with the shape of its variable, as that of the sum over all of a `vmap`."""
+def _shaped_like(
+    variable: ProgramValue, slope: ProgramValue, given: Any, shape: tuple[int, ...]
+) -> Any:
+    """The gradient of the sum over a `vmap`, in the shape of its variable."""
     import jax
 
     if slope.axis is not None and variable.axis is None:

@@ -1,8 +1,9 @@
-"""Programs of JAX (jaxprs) as data: what is in them, a part of one, one with other operations."""
+"""JAX programs (jaxprs) as data: inspecting, cutting and changing them, also on many devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from firstlight.telemetry.differences import NotChecked, NotCheckedError
 
 
 def inner_programs(equation: Any) -> Iterator[Any]:
-    """The programs within an equation, closed."""
+    """The closed programs within an equation."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
     for parameter in equation.params.values():
@@ -22,7 +23,7 @@ def inner_programs(equation: Any) -> Iterator[Any]:
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
-    """Those of inner programs too."""
+    """All equations, including those of inner programs."""
     for equation in jaxpr.eqns:
         yield equation
         yield from _equations_within(equation)
@@ -34,7 +35,7 @@ def _equations_within(equation: Any) -> Iterator[Any]:
 
 
 def leading_to(wanted: Sequence[Any], equations: Sequence[Any]) -> list[Any]:
-    """The equations, in their order, of which these variables come."""
+    """The equations, in order, that compute these variables."""
     needed = set(variables(wanted))
     found = []
     for equation in reversed(equations):
@@ -51,14 +52,14 @@ def variables(atoms: Sequence[Any]) -> list[Any]:
 def refuse_effects(equations: Sequence[Any]) -> None:
     for equation in equations:
         names = [equation.primitive.name, *(e.primitive.name for e in _equations_within(equation))]
-        # That devices meet is no effect on the outside.
+        # Communication between devices is not an external effect.
         effects = [e for e in equation.effects if type(e).__name__ != "NamedAxisEffect"]
         if effects or any("callback" in name for name in names):
             raise NotCheckedError(NotChecked.EFFECTS)
 
 
 def evaluated(program: Any, values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
-    """Variables of a closed program, of which no more than that is evaluated."""
+    """The values of variables of a closed program, evaluating only what they need."""
     from jax.extend.core import jaxpr_as_fun
 
     equations = leading_to(wanted, program.jaxpr.eqns)
@@ -74,8 +75,8 @@ def call(jaxpr: Any, *values: Any) -> Any:
 
 
 def for_differences(jaxpr: Any) -> Any:
-    """With `_hold` in place of every `stop_gradient`, and with all digits in products of matrices,
-    of which accelerators leave some out unless told otherwise; within inner programs too."""
+    """A program with `_hold` for every `stop_gradient`, and products of matrices in full precision,
+    which accelerators reduce by default; in inner programs too."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
     from jax.lax import Precision
 
@@ -93,7 +94,7 @@ def for_differences(jaxpr: Any) -> Any:
         if name in ("dot_general", "conv_general_dilated") and about["precision"] is None:
             precision = (Precision.HIGHEST, Precision.HIGHEST)
             return equation.replace(params={**about, "precision": precision})
-        if name == "pallas_call":  # whose inner program is no program of arrays
+        if name == "pallas_call":  # its inner program is not one of arrays
             return equation
         return equation.replace(params={n: changed(value) for n, value in about.items()})
 
@@ -102,7 +103,7 @@ def for_differences(jaxpr: Any) -> Any:
 
 @cache
 def _hold() -> Any:
-    """An operation that returns what it is given, and of a batch the first one for all."""
+    """A primitive that returns its input and, for a batch, the first element for all."""
     from jax import numpy as jnp
     from jax.extend.core import Primitive
     from jax.interpreters import batching, mlir
@@ -119,3 +120,56 @@ def _hold() -> Any:
 
     batching.primitive_batchers[hold] = first_for_all
     return hold
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The devices of a `shard_map`. Arrays that differ between devices are stacked along a new
+    first axis; replicated ones are not.
+
+    A gradient is that of the sum over all devices, which counts a replicated value once.
+    """
+
+    mesh: Any
+    in_specs: Any
+    is_checked: bool  # JAX tracks which arrays are replicated
+
+    @classmethod
+    def of(cls, equation: Any) -> Shards:
+        about = equation.params
+        manual = about.get("newly_manual_axes", about.get("manual_axes"))
+        if manual is None or set(manual) != set(about["mesh"].axis_names):
+            raise NotCheckedError(NotChecked.OUT_OF_REACH)
+        return cls(about["mesh"], about["in_specs"], bool(about["check_vma"]))
+
+    def specs(self, variables: Sequence[Any]) -> tuple[Any, ...]:
+        """Partition specs for these variables of the inner program."""
+        return tuple(self._spec(variable.aval) for variable in variables)
+
+    def run(
+        self, body: Callable[..., list[Any]], in_specs: Any, out_specs: tuple[Any, ...]
+    ) -> Callable[..., list[Any]]:
+        """`body` on every device, with a new first axis for results that differ between devices."""
+        import jax
+
+        def on_each(*values: Any) -> tuple[Any, ...]:
+            found = zip(body(*values), out_specs, strict=True)
+            return tuple(one[None] if spec else one for one, spec in found)
+
+        made: Callable[..., list[Any]] = jax.shard_map(
+            on_each,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=self.is_checked,
+        )
+        return made
+
+    def _spec(self, aval: Any) -> Any:
+        import jax
+
+        known = getattr(aval, "vma", None)
+        if known is None:
+            known = aval.mat.varying
+        axes = [n for n in self.mesh.axis_names if n in known or not self.is_checked]
+        return jax.P(tuple(axes)) if axes else jax.P()

@@ -1,4 +1,4 @@
-"""When the gradients of a program are checked, and how: rarely, in bounded time, without doubt."""
+"""Schedules and runs checks of a program's gradients: rarely, in bounded time, no false alarms."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from firstlight.telemetry.differences import (
     say_over_budget,
 )
 from firstlight.telemetry.warning_line import say_once
-from firstlight.telemetry.watch.differentiated import Differentiated, Found, Taken, gradients_in
+from firstlight.telemetry.watch.differentiated import (
+    Differentiated,
+    LocatedGradient,
+    TracedGradient,
+    gradients_in,
+)
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.steps import Steps
 from firstlight.trace.record.program_errors import pass_on
 
-#: Of the time since a gradient was taken first, for all checks together.
+#: Share of the time since the first gradient that all checks together may take.
 _MAX_SHARE = 1 / 100
 _EVERY_SECONDS = 600.0
-#: What a check takes at least, as long as that is not known.
+#: Minimum of the expected cost of a check.
 _MIN_SECONDS = 0.05
-#: More is not fetched from a device, and moved, for the sake of a check; nor copied before a call.
+#: A check neither moves nor copies more than this.
 _MAX_BYTES = 64 * 2**20
-#: Gradients of one program that are ready to be evaluated.
+#: Compiled gradients kept per program.
 _MAX_READY = 8
 _NEVER = float("inf")
 
@@ -36,15 +41,15 @@ Note = Callable[[GradientCheck | NotChecked], None]
 
 
 class Allowance:
-    """The time that checks may take."""
+    """The time that all checks of a process may take."""
 
     def __init__(self, budget_seconds: float) -> None:
-        self.budget_seconds = budget_seconds  # of one of them
-        self.since: float | None = None  # of the first gradient
+        self.budget_seconds = budget_seconds  # per check
+        self.since: float | None = None  # time of the first gradient
         self.spent_seconds = 0.0
 
     def due(self, cost_seconds: float) -> float:
-        """From when on a check that takes so long is allowed."""
+        """The time from which on a check of this cost is allowed."""
         if self.since is None:
             self.since = monotonic()
         cost = self.spent_seconds + max(cost_seconds, _MIN_SECONDS)
@@ -52,12 +57,12 @@ class Allowance:
 
 
 class ProgramChecks:
-    """Checks of the gradients that are taken within one jitted function."""
+    """Checks of the gradients within one jitted function."""
 
     def __init__(
         self,
         function: Any,
-        known: Collection[Taken],
+        known: Collection[TracedGradient],
         allowance: Allowance,
         steps: Steps,
         note: Note,
@@ -67,21 +72,21 @@ class ProgramChecks:
         self._steps, self._note, self._jit = steps, note, jit
         self.next_check = 0.0
         self._is_closed = False
-        self._closed: WeakSet[Taken] = WeakSet()  # gradients that are not checked any more
-        self._suspected: WeakSet[Taken] = WeakSet()
-        self._ready: dict[Taken, Differentiated] = {}
-        self._donated: frozenset[int] = frozenset()  # positions of arguments
-        self._turn = 0  # among the gradients, and the seed of a direction
+        self._closed: WeakSet[TracedGradient] = WeakSet()  # gradients no longer checked
+        self._suspected: WeakSet[TracedGradient] = WeakSet()
+        self._ready: dict[TracedGradient, Differentiated] = {}
+        self._donated: frozenset[int] = frozenset()  # positions of donated leaves
+        self._turn = 0  # selects the gradient, and seeds the direction
 
     def renew(self) -> None:
-        """There may be gradients that were not there before."""
+        """Look for new gradients at the next call."""
         if not self._is_closed:
             self.next_check = 0.0
 
     def kept(
         self, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments, with copies of those that the call will delete."""
+        """The arguments, with copies of those that the call will donate."""
         import jax
 
         if not self._donated:
@@ -96,10 +101,12 @@ class ProgramChecks:
         return kept
 
     def check(self, arguments: tuple[Any, ...], named: dict[str, Any], cost_seconds: float) -> bool:
-        """It was called with these; whether a check was made. It never raises.
+        """Check a gradient of a call with these arguments, if one is due; returns whether it was.
+
+        Never raises.
 
         Args:
-            cost_seconds: What a compile of it has taken: a check takes about as much.
+            cost_seconds: Compile time of the function, about the cost of a check.
         """
         due, begin = self._allowance.due(cost_seconds), monotonic()
         if begin < due:
@@ -107,7 +114,7 @@ class ProgramChecks:
             return False
         if self._is_closed:
             return False
-        self.next_check = _NEVER  # unless there is something to check
+        self.next_check = _NEVER  # if there is no gradient
         with self._steps.ours():
             guarded(self._check)(arguments, named, cost_seconds)
         self._allowance.spent_seconds += monotonic() - begin
@@ -140,8 +147,8 @@ class ProgramChecks:
             self._note(result)
         self._go_on(one.taken, result)
 
-    def _go_on(self, taken: Taken, result: GradientCheck | NotChecked | None) -> None:
-        """When is the next check?"""
+    def _go_on(self, taken: TracedGradient, result: GradientCheck | NotChecked | None) -> None:
+        """Schedule the next check."""
         if isinstance(result, NotChecked):
             self._closed.add(taken)
         elif result is not None and result.verdict is Verdict.OVER_BUDGET:
@@ -155,9 +162,9 @@ class ProgramChecks:
                 _say_wrong(taken.name)
 
     def _result(
-        self, program: Any, found: Found, values: Sequence[Any]
+        self, program: Any, found: LocatedGradient, values: Sequence[Any]
     ) -> GradientCheck | NotChecked | None:
-        """None: the program did not come there."""
+        """The result; None if the call did not reach the gradient."""
         import jax
 
         try:
@@ -183,15 +190,15 @@ class ProgramChecks:
             return NotChecked.ERROR
 
     def _compared(
-        self, ready: Differentiated, taken: Taken, values: Sequence[Any]
+        self, ready: Differentiated, taken: TracedGradient, values: Sequence[Any]
     ) -> GradientCheck | None:
-        """Nobody has asked for this check, so it must not raise a false alarm: a gradient is wrong
-        if it is so along two directions, at two calls, and no rule explains it."""
+        """Compare without false alarms, since nobody requested the check: a gradient is reported
+        wrong if it is so along two directions, at two calls, and no custom rule explains it."""
         end = monotonic() + self._allowance.budget_seconds
         comes, x, gradient, held = ready.sample(*values)
         if not comes:
             return None
-        ready.value.trace(x, x, held)  # what goes wrong here says nothing of the gradient
+        ready.value.trace(x, x, held)  # an error here says nothing about the gradient
         for attempt in range(2):
             check = Comparison(
                 lambda moved: ready.value(moved, x, held),
@@ -236,7 +243,7 @@ def _say_wrong(name: str) -> None:
     say_once(
         f"wrong gradient {name}",
         f"the gradient of {name} disagrees with differences, along several directions and at "
-        "several calls: is a rule of its own (custom_vjp) wrong?",
+        "several calls: is a custom rule (custom_vjp) wrong?",
     )
 
 

@@ -1,7 +1,7 @@
-"""Gradients that a program takes with `jax.grad` and `jax.value_and_grad`, seen.
+"""Observes gradients that a program takes with `jax.grad` and `jax.value_and_grad`.
 
-Mostly they are taken while JAX makes a program: which of its variables they are is noted. A
-gradient that is taken outside of a program is made one for its check.
+Most are taken while JAX traces a program: their variables in it are recorded. A gradient taken
+outside of a program is traced into one for its check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import monotonic
 from types import MethodType
 from typing import Any
 
-from firstlight.telemetry.watch.differentiated import Taken
+from firstlight.telemetry.watch.differentiated import TracedGradient
 from firstlight.telemetry.watch.equations import leading_to
 from firstlight.telemetry.watch.gradient_checks import Allowance, Note, ProgramChecks
 from firstlight.telemetry.watch.guard import guarded
@@ -31,25 +31,25 @@ from firstlight.telemetry.watch.tracers import (
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, itself, named_like
 
-#: An attribute of a function whose gradients are watched.
+#: The attribute of a function that holds the checks of its gradients.
 _CHECKS = "_firstlight_gradients"
-#: Gradients in programs that are noted; the oldest are forgotten.
+#: Recorded gradients in programs; the oldest are dropped.
 _MAX_TAKEN = 256
 
 
 class Gradients:
-    """Those of a process."""
+    """The gradients of a process."""
 
     def __init__(self, steps: Steps, note: Note, budget_seconds: float) -> None:
         import jax
 
-        self.steps, self._note, self._jit = steps, note, jax.jit
+        self.steps, self._note, self.jit = steps, note, jax.jit
         self.allowance = Allowance(budget_seconds)
-        self.taken: deque[Taken] = deque(maxlen=_MAX_TAKEN)
+        self.taken: deque[TracedGradient] = deque(maxlen=_MAX_TAKEN)
         self.program_being_made = program_finder()
 
     def watch(self, replaced: Replacements) -> None:
-        """Unless there is no time for checks."""
+        """Replace JAX's functions, unless the budget for checks is zero."""
         import jax
 
         if self.allowance.budget_seconds <= 0:
@@ -61,16 +61,10 @@ class Gradients:
         replaced.put(rule, "__call__", self._applying(rule.__call__))
 
     def checks_of(self, function: Any) -> ProgramChecks:
-        """For a function that JAX has jitted."""
-        return ProgramChecks(
-            function, self.taken, self.allowance, self.steps, self._note, self._jit
-        )
+        """Checks of a function jitted by JAX."""
+        return ProgramChecks(function, self.taken, self.allowance, self.steps, self._note, self.jit)
 
-    def checks_of_traced(self, function: Callable[..., Any]) -> ProgramChecks:
-        """For one that is not, of arrays and of what is fixed."""
-        return self.checks_of(self._jit(function, static_argnums=1))
-
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: TracedGradient) -> None:
         self.taken.append(taken)
         self.steps.here().took_gradient = True
 
@@ -88,13 +82,13 @@ class Gradients:
             if holomorphic:  # of complex numbers
                 return made
             places = argnums if isinstance(argnums, int) else tuple(argnums)
-            asked = Asked(fun, places, has_aux, has_value)
+            asked = GradientRequest(fun, places, has_aux, has_value)
             return GradientFunction(made, both(*given, **options), asked, self)
 
         return named_like(grad, original)
 
     def _applying(self, original: Any) -> Any:
-        """The call of a function with a `custom_vjp`."""
+        """The replacement of `custom_vjp.__call__`."""
 
         def call(rule: Any, /, *arguments: Any, **named: Any) -> Any:
             try:
@@ -114,8 +108,8 @@ class Gradients:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A gradient as the program has asked for it."""
+class GradientRequest:
+    """A function and the arguments of `jax.grad` or `jax.value_and_grad`."""
 
     function: Callable[..., Any]
     argnums: int | tuple[int, ...]
@@ -123,14 +117,14 @@ class Asked:
     has_value: bool  # of value_and_grad
 
     def of(self, value_and_gradient: Any) -> Any:
-        """What the program is to get."""
+        """The result for the program."""
         value, gradient = value_and_gradient
         if self.has_value:
             return value_and_gradient
         return (gradient, value[1]) if self.has_aux else gradient
 
     def variables(self, arguments: tuple[Any, ...]) -> Any:
-        """What is differentiated with respect to."""
+        """The arguments with respect to which the gradient is taken."""
         if isinstance(self.argnums, int):
             return arguments[self.argnums]
         return tuple(arguments[n] for n in self.argnums)
@@ -142,9 +136,9 @@ class Asked:
 
 
 class GradientFunction:
-    """What `jax.grad` has made, whose calls are seen. To pickle it is to pickle what was made."""
+    """Wraps a function made by `jax.grad`. Pickling it pickles that function."""
 
-    def __init__(self, made: Any, both: Any, asked: Asked, gradients: Gradients) -> None:
+    def __init__(self, made: Any, both: Any, asked: GradientRequest, gradients: Gradients) -> None:
         update_wrapper(self, made)
         self._made, self._both, self._asked, self._gradients = made, both, asked, gradients
         self._longest_seconds = 0.0
@@ -165,7 +159,7 @@ class GradientFunction:
         return result
 
     def _within(self, program: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Taken in a program that is being made."""
+        """The gradient within a program that is being traced."""
         here, begin = self._gradients.steps.here(), len(program.frame.tracing_eqns)
         before, here.passes_on = here.passes_on, False
         try:
@@ -195,7 +189,7 @@ class GradientFunction:
             return
         variables = leaves(self._asked.variables(arguments))
         others = tracers_in((self._asked.function, self._asked.others(arguments), named))
-        taken = Taken(
+        taken = TracedGradient(
             str(getattr(self._asked.function, "__name__", "function")),
             tuple(
                 place_of(one, program) if is_real(one) and id(one) not in others else None
@@ -216,15 +210,16 @@ class GradientFunction:
             checks.check(_split(arguments, named), {}, self._longest_seconds)
 
     def _checks(self) -> ProgramChecks:
-        """They stay with the function: a program may write `jax.grad(f)(x)` in its loop."""
+        """The checks, stored on the function: a program may write `jax.grad(f)(x)` in a loop."""
         asked = self._asked
         try:
             known = asked.function.__dict__.setdefault(_CHECKS, _Checks())
-        except (AttributeError, TypeError):  # a function without room for it
+        except (AttributeError, TypeError):  # a function without attributes
             known = self.__dict__.setdefault(_CHECKS, _Checks())
         key = (asked.argnums, asked.has_aux, asked.has_value)
         if key not in known:
-            known[key] = self._gradients.checks_of_traced(self._once_more)
+            gradients = self._gradients
+            known[key] = gradients.checks_of(gradients.jit(self._once_more, static_argnums=1))
         found: ProgramChecks = known[key]
         return found
 
@@ -240,14 +235,14 @@ class GradientFunction:
 
 
 class _Checks(dict[Any, ProgramChecks]):
-    """By what is asked of the gradient. They are of this process, and no part of the function."""
+    """Checks by argnums, has_aux and has_value. Pickled as an empty dict."""
 
     def __reduce__(self) -> Any:
         return dict, ()
 
 
 class _Fixed:
-    """What of a call's arguments is no array, and where the arrays go."""
+    """The arguments of a call without its arrays, hashable as a static argument."""
 
     def __init__(self, tree: Any, leaves: list[Any]) -> None:
         self._tree, self._leaves = tree, leaves

@@ -1,4 +1,4 @@
-"""Whether memory grows steadily: not while a program warms up, and not for a saw's teeth."""
+"""Detects steady growth of memory, as opposed to warm-up and sawtooth patterns."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median
 
-#: A horizon is looked at in so many windows, of so many points each.
+#: A horizon is divided into so many windows, of so many points each.
 _WINDOWS = 6
 _POINTS = 5
-#: A point of a horizon is the least of so many: with one every 10 s, 15 minutes to 9 hours.
+#: A point is the minimum of so many samples: every 10 s, they span 15 minutes to 9 hours.
 _HORIZONS = (3, 18, 108)
-#: Growth over a horizon that is worth a word.
+#: Smaller growth over a horizon is ignored.
 _MIN_BYTES = 8 * 2**20
 _MIN_RATIO = 0.01
-#: Share of it that is in the second half: of a program that warms up it is less.
+#: Share of the growth in the second half of the horizon; it is smaller during warm-up.
 _MIN_LATE_SHARE = 0.3
 
 Point = tuple[float, float]  # seconds, bytes
@@ -24,17 +24,17 @@ Point = tuple[float, float]  # seconds, bytes
 @dataclass(frozen=True)
 class Growth:
     bytes_per_second: float
-    since: float  # the begin of the horizon that shows it, in seconds of the same clock
+    since: float  # start of the horizon that shows it, on the same clock
 
 
 class GrowthWatch:
-    """Points of one quantity, kept over several horizons; their number is bounded."""
+    """Samples of one quantity over several horizons, in bounded memory."""
 
     def __init__(self) -> None:
         self._horizons = [_Horizon(every) for every in _HORIZONS]
 
     def add(self, seconds: float, count: float) -> Growth | None:
-        """Growth as of now; the shortest horizon that shows it is told."""
+        """Add a sample; returns the growth over the shortest horizon that shows any."""
         for horizon in self._horizons:
             horizon.add((seconds, count))
         return next((found for h in self._horizons if (found := h.growth()) is not None), None)
@@ -53,9 +53,9 @@ class _Horizon:
             self._pending.clear()
 
     def growth(self) -> Growth | None:
-        """Theil and Sen's slope of the least values of the windows, if each exceeds the one before.
+        """The Theil-Sen slope of the windows' minima, if each exceeds the one before.
 
-        What is freed from time to time shows in the least value of a window.
+        The minimum of a window leaves out memory that is freed from time to time.
         """
         points = list(self._points)
         if len(points) < _WINDOWS * _POINTS:

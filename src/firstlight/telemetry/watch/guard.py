@@ -1,4 +1,4 @@
-"""What goes wrong in a watch must not reach the program."""
+"""Keeps errors of the watch from the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firstlight.trace.record.program_errors import pass_on
 
 
 def guarded(action: Callable[..., None]) -> Callable[..., None]:
-    """The same, and an error of it is a line on stderr."""
+    """`action`, with its exceptions reported on stderr instead of raised."""
 
     def call(*arguments: Any, **named: Any) -> None:
         try:
@@ -22,7 +22,7 @@ def guarded(action: Callable[..., None]) -> Callable[..., None]:
 
 
 def say_failed(error: Exception) -> None:
-    """An error in our own code; one of a handler of a signal, the program's own, is passed on."""
+    """Report an error of our own; one raised by the program's signal handler is passed on."""
     pass_on(error)
     text = f"{type(error).__name__}: {error}"[:300]
     say_once(text, f"telemetry: {text}")

@@ -1,9 +1,8 @@
-"""Sees the calls of jitted functions, and the waits for results, in a program that knows nothing of
-it: `jax.jit` is replaced after `import jax`, and so is what waits.
+"""Observes calls of jitted functions and waits for their results in an unchanged program.
 
-JAX runs a compiled function without a line of Python, so each function that the program jits is
-put into an object that has its attributes and is called in its place. Functions that JAX jits for
-itself (`jnp.add`) stay as they are.
+After `import jax`, `jax.jit` and the functions that wait are replaced. JAX runs compiled functions
+without executing Python, so each function that the program jits is wrapped in an object with the
+same attributes. Functions that JAX jits itself (`jnp.add`) are not wrapped.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from firstlight.telemetry.watch.functions import Function
 from firstlight.telemetry.watch.gradient_checks import Note, ProgramChecks
 from firstlight.telemetry.watch.gradients import Gradients
 from firstlight.telemetry.watch.guard import say_failed
-from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
+from firstlight.telemetry.watch.steps import MAX_ENDED, Steps, ThreadState, arrays_in
 from firstlight.telemetry.watch.tracers import tracing_test
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, itself, named_like
@@ -30,9 +29,9 @@ class JittedFunction:
 
     def __init__(self, function: Any, watch: JaxWatch) -> None:
         self._function, self._watch, self._threads = function, watch, watch.steps.threads
-        self._checks: ProgramChecks | None = None  # if a gradient is taken in it
+        self._checks: ProgramChecks | None = None  # if it takes a gradient
         self._of: Function | None = None
-        # Found in the class otherwise.
+        # `__getattr__` is not asked for these, which the class has.
         for name in ("__doc__", "__module__"):
             setattr(self, name, getattr(function, name, None))
 
@@ -55,7 +54,7 @@ class JittedFunction:
             raise
         here.calling = False
         of = self._of
-        # The common case is written out: after a step, every function of ours is in no cache.
+        # The common case is inlined: after a step, none of our code is in the processor's cache.
         if (
             of is not None
             and of.holds_result
@@ -84,7 +83,7 @@ class JittedFunction:
         return result
 
     def _named(self) -> Function:
-        """When it is called: many are made and never are."""
+        """Look up the series at the first call, since many functions are never called."""
         name = str(getattr(self._function, "__name__", None) or type(self._function).__name__)
         self._of = self._watch.steps.functions.of_steps(name[:100])
         return self._of
@@ -109,7 +108,7 @@ class JittedFunction:
     def __wrapped__(self) -> Any:
         return self._function.__wrapped__
 
-    # Looked for in the class by `isinstance(function, jax.stages.Wrapped)`.
+    # `isinstance(function, jax.stages.Wrapped)` looks for these in the class.
     def lower(self, *arguments: Any, **named: Any) -> Any:
         return self._traced(self._function.lower(*arguments, **named))
 
@@ -124,7 +123,7 @@ class JittedFunction:
 
 
 class JaxWatch:
-    """JAX, watched until `unwatch()`; functions that were jitted meanwhile go on unwatched."""
+    """Watches JAX until `unwatch()`; functions jitted meanwhile then run unwatched."""
 
     def __init__(self, steps: Steps, note: Note, gradient_seconds: float) -> None:
         from jax._src import array
@@ -148,13 +147,13 @@ class JaxWatch:
         self.active = False
         self._replaced.undo()
 
-    def called(self, here: Here, of: Function, begin: float, result: Any) -> None:
+    def called(self, here: ThreadState, of: Function, begin: float, result: Any) -> None:
         if type(result) is self._array:
             array = result
         else:
             array = next(iter(arrays_in(result, self._array)), None)
         if not self.active or (array is None and self._is_tracing()):
-            return  # or part of a program that is being made
+            return  # part of a program that is being traced
         if array is not None:
             of.array_type = self._array
             self.steps.returned(here, of, array)
@@ -165,16 +164,16 @@ class JaxWatch:
             self.steps.begun(here, of, begin)
 
     def with_gradient(
-        self, here: Here, checks: ProgramChecks | None, function: Any
+        self, here: ThreadState, checks: ProgramChecks | None, function: Any
     ) -> ProgramChecks:
-        """A gradient was taken when the function was traced."""
+        """The checks of a function that has taken a gradient while being traced."""
         here.took_gradient = False
         checks = checks or self._gradients.checks_of(function)
         checks.renew()
         return checks
 
     def kept(self, checks: ProgramChecks, arguments: Any, named: Any) -> Any:
-        """The arguments of a call whose gradients may be due, if they can be had after it."""
+        """The arguments, before a call with checks due; None if they cannot be kept."""
         try:
             return checks.kept(arguments, named) if self.active else None
         except Exception as error:
@@ -184,22 +183,22 @@ class JaxWatch:
     def check_gradients(
         self,
         checks: ProgramChecks,
-        here: Here,
+        here: ThreadState,
         of: Function,
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
-        """The function has been called with these."""
+        """Check the gradients of a function that has been called with these arguments."""
         if self._is_tracing():
             return
         begin, cost = monotonic(), self.steps.functions.of_compiles(of.name).cost_seconds
-        if checks.check(arguments, named, cost):  # which takes time that is not the step's
+        if checks.check(arguments, named, cost):  # its time is not part of the step
             if here.steps:
                 here.begin += monotonic() - begin
             else:
                 self.steps.forget(here)
 
-    def failed(self, here: Here, of: Function, error: BaseException) -> None:
+    def failed(self, here: ThreadState, of: Function, error: BaseException) -> None:
         if not here.steps and not self._is_tracing():
             if isinstance(error, Exception):
                 of.failed(error)
@@ -238,13 +237,13 @@ class JaxWatch:
             except BaseException as error:
                 here = threads.get(get_ident())
                 if here is not None and here.of is not None and not here.calling:
-                    self.failed(here, here.of, error)  # a GPU fails when it is waited for
+                    self.failed(here, here.of, error)  # errors of a GPU surface in waits
                 leave_out_caller(error)
                 raise
             here = threads.get(get_ident())
             if here is None or here.of is None or here.steps or here.calling:
                 return result
-            if of is here.result and len(ended) < MAX_ENDED:  # written out as well
+            if of is here.result and len(ended) < MAX_ENDED:  # inlined as well
                 ended.append((here.of, here.begin, here.count, here.compiled, monotonic()))
                 here.of = here.result = None
                 return result

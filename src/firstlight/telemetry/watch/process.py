@@ -1,4 +1,4 @@
-"""One process under watch: what is counted, who is told, and the thread that looks now and then."""
+"""The watch of one process: its parts, where metrics are sent, and the thread that samples."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ from firstlight.telemetry.otlp import Collector
 from firstlight.telemetry.process_values import process_samples, started
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
+from firstlight.telemetry.sending import PushGateway
 from firstlight.telemetry.values import Sample, Values
 from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.addresses import Address
-from firstlight.telemetry.watch.collector import GarbageCollection
 from firstlight.telemetry.watch.compiles import CompileEvents
-from firstlight.telemetry.watch.gpu import Gpus
+from firstlight.telemetry.watch.functions import check_results
 from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.jitted import JaxWatch
-from firstlight.telemetry.watch.memory import Memory, has_backend
 from firstlight.telemetry.watch.profiles import Profiles
-from firstlight.telemetry.watch.push import PushGateway
-from firstlight.telemetry.watch.results import check_results
+from firstlight.telemetry.watch.resources import GarbageCollection, Gpus, Memory, has_backend
 from firstlight.telemetry.watch.server import MetricsServer
 from firstlight.telemetry.watch.steps import Steps
 
-#: Looking takes at most this share of the time: where there is much to see, it is done less often.
+#: Sampling takes at most this share of the time: if it is slow, it is done less often.
 _MAX_SHARE = 1 / 500
-#: Somebody who asks is told what was seen at most so long ago.
+#: Samples older than this are renewed before an export.
 _FRESH_SECONDS = 1.0
-#: For what is under way at the end of the process.
+#: At exit, to wait for sampling in progress.
 _MAX_WAIT_SECONDS = 5.0
 
 
@@ -51,12 +49,12 @@ class Settings:
     max_functions: int = 200
     interval_seconds: float = 10.0
     profile_folder: str = "firstlight-profiles"
-    profile_seconds: float = 5.0  # of one that a signal asks for
-    gradient_seconds: float = 5.0  # for one check of a gradient; 0: none are checked
+    profile_seconds: float = 5.0  # of a profile requested by a signal
+    gradient_seconds: float = 5.0  # limit of one gradient check; 0 disables them
 
 
 class ProcessWatch:
-    """Counts from now on, JAX as soon as it is imported; `close()` leaves all as it was."""
+    """Watches from `start()` on, JAX as soon as it is imported; `close()` restores everything."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -71,15 +69,18 @@ class ProcessWatch:
         self._compiles: CompileEvents | None = None
         self._last_compiled: deque[str] = deque(maxlen=10)
         self.profiles = Profiles(settings.profile_folder, self._last_compiled)
-        self._told = _told(settings, self)
+        self._pushes: list[Callable[[], None]] = []
+        if settings.push_url is not None:
+            self._pushes.append(PushGateway(settings.push_url, self.text).push)
+        if settings.collector is not None:
+            self._pushes.append(Collector(settings.collector, self.samples).push)
         self._is_runtime_known = False
-        DeployWindows(self.values).open()  # what a new process compiles is no news
+        DeployWindows(self.values).open()  # a new process compiles
         self._gradient_error = 0.0
         self._looked = 0.0
         self._looking = threading.Lock()
         self._stop = threading.Event()
         self._handler: Callable[..., None] | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         when_imported("jax", guarded(self._watch_jax))
@@ -90,17 +91,17 @@ class ProcessWatch:
         os.register_at_fork(after_in_child=guarded(self._forked))
 
     def text(self) -> bytes:
-        """All metrics, as of now, as Prometheus reads them."""
+        """All current metrics in Prometheus's text format."""
         self._refresh()
         return self._exporter.text()
 
     def samples(self) -> list[Sample]:
-        """The same as values."""
+        """All current metrics as values."""
         self._refresh()
         return [*self.values, *process_samples()]
 
     def look(self) -> None:
-        """Memory, GPUs and results, now."""
+        """Sample memory, GPUs and results now."""
         with self._looking:
             if self._stop.is_set():
                 return
@@ -114,7 +115,7 @@ class ProcessWatch:
             self._looked = time.monotonic()
 
     def note_gradient(self, check: GradientCheck | NotChecked) -> None:
-        """Count a check of a gradient, or that there can be none."""
+        """Count the result of a gradient check, or the reason that there is none."""
         if isinstance(check, NotChecked):
             self.values.counter(metrics.GRADIENTS_NOT_CHECKED, check.value).add()
             return
@@ -162,7 +163,12 @@ class ProcessWatch:
         try:
             self.server = MetricsServer(address, self.text, self.profiles.take, self.settings.token)
         except OSError as error:
-            say_once("port", _no_port(address, error))
+            host, first = address.host, address.first_port
+            say_once(
+                "port",
+                f"metrics are not served: {address}: {error.strerror}. Give a free port, or a "
+                f"range for several processes: {host}:{first}-{first + 7}",
+            )
         else:
             if address.first_port == 0:
                 say_once(
@@ -170,20 +176,19 @@ class ProcessWatch:
                 )
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="firstlight watch", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="firstlight watch", daemon=True).start()
 
     def _run(self) -> None:
         pause = self.settings.interval_seconds
         while not self._stop.wait(pause):
             begin = time.thread_time()
             self.look()
-            self._tell()
+            self._push()
             took = time.thread_time() - begin
             pause = max(self.settings.interval_seconds, took / _MAX_SHARE)
 
     def _listen_to_signal(self) -> None:
-        """Only where nobody else does, and where the process may be told by signals at all."""
+        """Handle SIGUSR2, if the program does not; only the main thread can set a handler."""
         seconds = self.settings.profile_seconds
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
@@ -194,25 +199,22 @@ class ProcessWatch:
         if self._handler is not None and signal.getsignal(signal.SIGUSR2) is self._handler:
             signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
-    def _tell(self) -> None:
-        """Those who are told without asking."""
-        for push in self._told:
+    def _push(self) -> None:
+        """Send metrics to the push-gateway and the collector."""
+        for push in self._pushes:
             guarded(push)()
 
     def _exit(self) -> None:
+        """Send what is left, and wait for sampling: a thread within JAX would crash at exit."""
         if not self._stop.is_set():
-            self._tell()
-        self._stop_looking()
-
-    def _stop_looking(self) -> None:
-        """Wait for what is under way: a thread that is within JAX when Python ends would crash."""
+            self._push()
         self._stop.set()
         self.profiles.close()
         if self._looking.acquire(timeout=_MAX_WAIT_SECONDS):
             self._looking.release()
 
     def _forked(self) -> None:
-        """A new process, which counts from zero. It is asked only where there are more ports."""
+        """Reset the watch in a forked process, which needs another port to be scraped."""
         if self._stop.is_set():
             return
         if self.server is not None:
@@ -225,22 +227,5 @@ class ProcessWatch:
         address = self.settings.address
         if address is not None and len(address.ports) > 1:
             self._serve()
-        if self.server is not None or self._told:
+        if self.server is not None or self._pushes:
             self._start_thread()
-
-
-def _told(settings: Settings, watch: ProcessWatch) -> list[Callable[[], None]]:
-    told: list[Callable[[], None]] = []
-    if settings.push_url is not None:
-        told.append(PushGateway(settings.push_url, watch.text).push)
-    if settings.collector is not None:
-        told.append(Collector(settings.collector, watch.samples).push)
-    return told
-
-
-def _no_port(address: Address, error: OSError) -> str:
-    first = address.first_port
-    return (
-        f"metrics are not served: {address}: {error.strerror}. Give a port that is free, or "
-        f"several for several processes: {address.host}:{first}-{first + 7}"
-    )

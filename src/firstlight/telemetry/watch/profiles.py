@@ -1,4 +1,4 @@
-"""A profile on demand: a trace for Perfetto and xprof, and the programs that were compiled last."""
+"""Profiles on demand: a trace for Perfetto and xprof, and the programs compiled last."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from firstlight.telemetry.warning_line import say_once
 
-#: For a profile that is being taken when the process ends.
+#: To wait for a profile in progress when the process ends.
 _MAX_WRITING_SECONDS = 30.0
 
 
 class BusyError(RuntimeError):
-    """A profile is being taken already."""
+    """A profile is already in progress."""
 
 
 class Profiles:
-    """Profiles of this process, each in a folder of its own within `folder`."""
+    """Profiles of this process, each in a new folder within `folder`."""
 
     def __init__(self, folder: str, last_compiled: Iterable[str]) -> None:
         self._folder = os.path.abspath(folder)
@@ -29,9 +29,9 @@ class Profiles:
         self._stop = threading.Event()
 
     def take(self, seconds: float) -> dict[str, Any]:
-        """Profile the process for so long; the folder, and what is in it."""
+        """Profile the process for some seconds; returns the folder and the files of programs."""
         if not self._lock.acquire(blocking=False):
-            raise BusyError("a profile is being taken; ask again when it is done")
+            raise BusyError("a profile is in progress; ask again when it is done")
         try:
             name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{time.monotonic_ns()}"
             folder = os.path.join(self._folder, name)
@@ -42,7 +42,7 @@ class Profiles:
             self._lock.release()
 
     def take_on_signal(self, seconds: float) -> None:
-        """The same in a thread, and a line on stderr."""
+        """Take a profile in a thread, and report it on stderr."""
 
         def take() -> None:
             try:
@@ -54,7 +54,7 @@ class Profiles:
         threading.Thread(target=take, name="firstlight profile", daemon=True).start()
 
     def close(self) -> None:
-        """End a profile that is being taken, and have it written: the process ends."""
+        """End a profile in progress, and wait until it is written."""
         self._stop.set()
         if self._lock.acquire(timeout=_MAX_WRITING_SECONDS):
             self._lock.release()
@@ -64,7 +64,7 @@ class Profiles:
 
         try:
             jax.profiler.start_trace(folder, create_perfetto_trace=True)
-        except RuntimeError as error:  # the program is taking one itself
+        except RuntimeError as error:  # the program itself is taking one
             raise BusyError(str(error)) from error
         try:
             self._stop.wait(seconds)
@@ -72,7 +72,7 @@ class Profiles:
             jax.profiler.stop_trace()
 
     def _write_programs(self, folder: str) -> list[str]:
-        """The programs, as the compiler left them, of the functions that compiled last."""
+        """Write the optimized HLO of the functions compiled last."""
         wanted = {f"jit_{name}" for name in list(self._last_compiled)}
         written = []
         for number, module in enumerate(_modules()):
@@ -92,5 +92,5 @@ def _modules() -> Iterable[Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as XLA writes it, and as a file may have."""
+    """A name in XLA's spelling, which is also safe for files."""
     return "".join(c if c.isalnum() else "_" for c in name).strip("_")[:100]

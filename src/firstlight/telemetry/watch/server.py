@@ -1,4 +1,4 @@
-"""A thread that answers Prometheus, and takes a profile for whoever has the token."""
+"""Serves metrics to Prometheus, and profiles to clients with the token, from a thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.profiles import BusyError
 
 _MAX_PROFILE_SECONDS = 60.0
-#: A connection that says nothing is closed.
+#: After which a silent connection is closed.
 _TIMEOUT_SECONDS = 10
 
 
 class MetricsServer:
-    """Answers until `close()`. OSError: no port is free, or the host is not this one's."""
+    """Serves until `close()`. OSError: No port is free, or the host is not this machine's."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class MetricsServer:
 
     def close(self) -> None:
         self._closing = True
-        with suppress(OSError):  # wakes the thread, which has nothing else to wake it
+        with suppress(OSError):  # wakes the thread
             socket.create_connection((self.host, self.port), timeout=1).close()
         self._thread.join(1)
         self._server.server_close()
@@ -50,7 +50,7 @@ class MetricsServer:
             self._server.handle_request()
 
     def close_after_fork(self) -> None:
-        """In a new process, which has the socket and not the thread."""
+        """Close the socket in a forked process, which does not have the thread."""
         self._server.socket.close()
 
 
@@ -61,7 +61,7 @@ class _Server(ThreadingHTTPServer):
     token: bytes | None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no matter of the program's stderr."""
+        """Say nothing on the program's stderr about clients that left."""
 
 
 class _Server6(_Server):
@@ -69,7 +69,7 @@ class _Server6(_Server):
 
 
 def _bound(address: Address) -> _Server:
-    """At the first port that is free."""
+    """A server at the first free port."""
     kind = _Server6 if ":" in address.host else _Server
     failed: OSError | None = None
     for port in address.ports:
@@ -132,4 +132,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: stderr is the program's."""
+        """Log nothing on the program's stderr."""

@@ -1,4 +1,4 @@
-"""What JAX hands to a function while it makes a program of it: tracers, and where they belong."""
+"""Tracers, which JAX passes to a function while tracing it, and their variables in the program."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from firstlight.telemetry.watch.differentiated import Place
+from firstlight.telemetry.watch.differentiated import ProgramValue
 
-#: Functions, arguments and their attributes that are looked through for tracers.
+#: Limit of functions, arguments and attributes searched for tracers.
 _MAX_THINGS = 10_000
-#: Of an equation, after what goes in.
+#: Attributes of an equation after its inputs.
 _PARTS = ("outvars", "primitive", "params", "effects", "source_info", "ctx")
 
 
 def tracing_test() -> Callable[[], bool]:
-    """What tells whether JAX is making a program of what is called now, at once."""
+    """A function that returns whether JAX is tracing the current call directly."""
     context, kind = _context()
     return (lambda: False) if context is None else lambda: type(context.trace) is kind
 
 
 def program_finder() -> Callable[[], Any]:
-    """What finds the program that JAX is making, also below a `vmap` or another gradient."""
+    """A function that returns the program being traced, also below a `vmap` or another gradient."""
     context, kind = _context()
     if context is None:
         return lambda: None
@@ -37,7 +37,7 @@ def program_finder() -> Callable[[], Any]:
 
 
 def _context() -> tuple[Any, Any]:
-    """What JAX is doing, and the kind of it that makes a program; None, if it cannot be asked."""
+    """JAX's trace context and its type of a trace that makes a program; None if JAX has changed."""
     from jax._src import core
     from jax._src.interpreters import partial_eval
 
@@ -46,8 +46,8 @@ def _context() -> tuple[Any, Any]:
     return (context, kind) if kind is not None and hasattr(context, "trace") else (None, None)
 
 
-def place_of(leaf: Any, program: Any) -> Place | None:
-    """Where a value of a program that is being made is; None, if it is not of that program."""
+def place_of(leaf: Any, program: Any) -> ProgramValue | None:
+    """The variable of a value in the program being traced; None if it is not part of it."""
     axis = None
     while not hasattr(getattr(leaf, "_trace", None), "frame"):
         if hasattr(leaf, "batch_dim"):
@@ -59,13 +59,13 @@ def place_of(leaf: Any, program: Any) -> Place | None:
         else:
             return None
     if leaf._trace is not program:
-        leaf = program.frame.constid_to_tracer.get(id(leaf))  # from around it
+        leaf = program.frame.constid_to_tracer.get(id(leaf))  # of an enclosing program
     variable = getattr(leaf, "val", None)
-    return None if variable is None or hasattr(variable, "val") else Place(variable, axis)
+    return None if variable is None or hasattr(variable, "val") else ProgramValue(variable, axis)
 
 
 def equations_since(begin: int, program: Any) -> list[Any]:
-    """Of a program that is being made."""
+    """The equations that the program being traced has gained since `begin`."""
     from jax.extend.core import JaxprEqn
 
     traced = (e() if callable(e) else e for e in program.frame.tracing_eqns[begin:])
@@ -77,7 +77,7 @@ def equations_since(begin: int, program: Any) -> list[Any]:
 
 
 def passes_on(given: Any, result: Any) -> bool:
-    """Whether all of a result is what was given, in a program that is being made."""
+    """Whether all of a result is among the given tracers."""
     import jax
 
     leaves = jax.tree_util.tree_leaves
@@ -92,10 +92,10 @@ def _primal(leaf: Any) -> Any:
 
 
 def tracers_in(things: Any) -> set[int]:
-    """The tracers, by their `id`, that functions and arguments hold.
+    """The `id` of each tracer that functions and arguments hold.
 
-    What a function has from around it and what it is given as a variable may be one and the same
-    variable of a program: there they cannot be told apart.
+    If a function closes over the same tracer that it is differentiated with respect to, the
+    program has one variable for both, and they cannot be told apart.
     """
     import jax
 
@@ -117,13 +117,13 @@ def _leaves(tree: Any) -> list[Any]:
 
     try:
         leaves: list[Any] = jax.tree_util.tree_leaves(tree)
-    except Exception:  # a dictionary whose keys have no order
+    except Exception:  # a dict whose keys cannot be sorted
         return list(tree.values()) if isinstance(tree, dict) else []
     return leaves
 
 
 def _held_by(one: Any) -> list[Any]:
-    """What a function has from around it, or an object as its attributes."""
+    """The closure and defaults of a function, or the attributes of an object."""
     if isinstance(one, (type, ModuleType)):
         return []
     if isinstance(one, partial):

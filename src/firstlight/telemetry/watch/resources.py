@@ -1,11 +1,13 @@
-"""Memory of the host, of devices and of arrays: as it is now, and whether it grows steadily."""
+"""Memory of host, devices and arrays, and its leaks; utilization of GPUs; garbage collections."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from time import monotonic
+from functools import partial
+from time import monotonic, perf_counter
 from typing import Any
 
 from firstlight.telemetry import metrics
@@ -16,7 +18,7 @@ from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.functions import Function, Functions
 from firstlight.telemetry.watch.growth import Growth, GrowthWatch
 
-#: What JAX's allocators say, by the metric.
+#: Keys of an allocator's statistics in JAX.
 _STATISTICS = {
     metrics.DEVICE_MEMORY_USED: "bytes_in_use",
     metrics.DEVICE_MEMORY_LIMIT: "bytes_limit",
@@ -24,10 +26,13 @@ _STATISTICS = {
     metrics.MEMORY_PREALLOCATED: "pool_bytes",
 }
 _MEBIBYTE = 2**20
+#: Metrics of NVIDIA's own exporter (DCGM) for the same quantity, with the factor to our unit. Where
+#: it runs, rules record them under our name, for unwatched processes too.
+DCGM = {metrics.GPU_UTILIZATION.name: ("DCGM_FI_DEV_GPU_UTIL", 0.01)}
 
 
 class Memory:
-    """`sample()` looks; in between, what was seen last is what is exported."""
+    """Exports what the last `sample()` found, and warns of leaks."""
 
     def __init__(self, values: Values, functions: Functions) -> None:
         self._values, self._functions = values, functions
@@ -53,7 +58,7 @@ class Memory:
         self.note(monotonic(), seen)
 
     def note(self, seconds: float, seen: Mapping[str, float]) -> None:
-        """Whether what was seen grows."""
+        """Check sampled bytes of host, devices and arrays for growth."""
         for memory, count in seen.items():
             growth = self._growth[memory].add(seconds, count)
             rate = 0.0 if growth is None else growth.bytes_per_second
@@ -66,12 +71,12 @@ class Memory:
             self._values.drop_gauge(metrics.LEAK_SUSPECTED, memory, before)
         if growth is None:
             return
-        function, example = holder(self._functions, growth.since, now)
+        function, example = _suspect_of(self._functions, growth.since, now)
         self._suspected[memory] = function
         self._values.gauge(metrics.LEAK_SUSPECTED, lambda: 1.0, memory, function)
         if before is not None:
             return
-        whose = f"results of {function} stay alive ({example})" if function else most_arrays()
+        whose = f"results of {function} stay alive ({example})" if function else _largest_arrays()
         rate = growth.bytes_per_second * 60 / _MEBIBYTE
         say_once(f"leak {memory}", f"{memory} memory grows by {rate:.3g} MiB per minute: {whose}.")
 
@@ -82,10 +87,10 @@ class Memory:
         self._now[key] = value
 
 
-def holder(functions: Iterable[Function], since: float, now: float) -> tuple[str, str]:
-    """The function with the most memory in results that stayed alive, and one of those.
+def _suspect_of(functions: Iterable[Function], since: float, now: float) -> tuple[str, str]:
+    """The function with the most memory in results that stayed alive, and one of these results.
 
-    They have to be of several calls over half of the time: a state that is kept is no leak.
+    They must come from several calls over half of the time: keeping one state is not a leak.
     """
     found = [("", "", 0)]
     for function in functions:
@@ -99,7 +104,7 @@ def holder(functions: Iterable[Function], since: float, now: float) -> tuple[str
 
 
 def device_memory() -> dict[str, Mapping[str, int]]:
-    """What the allocator of each device says; nothing of the CPU's, which has none."""
+    """The allocator's statistics of each device; a CPU has none."""
     if not has_backend():
         return {}
     import jax
@@ -109,20 +114,20 @@ def device_memory() -> dict[str, Mapping[str, int]]:
 
 
 def live_arrays() -> tuple[int, int] | None:
-    """How many arrays there are, and their bytes."""
+    """The number of live arrays, and their bytes."""
     if not has_backend():
         return None
     import jax
 
     arrays = jax.live_arrays()
     count, size = len(arrays), 0
-    while arrays:  # held no longer than needed
+    while arrays:  # releases each array as soon as possible
         size += arrays.pop().nbytes
     return count, size
 
 
-def most_arrays() -> str:
-    """What there is most of, where the function is not known. Asked once: it looks at all."""
+def _largest_arrays() -> str:
+    """The kind of arrays that takes most memory. Slow: it visits all arrays."""
     if not has_backend():
         return "there are no arrays"
     import jax
@@ -137,6 +142,61 @@ def most_arrays() -> str:
 
 
 def has_backend() -> bool:
-    """Whether the program has used JAX: a watch is not to be what starts a device."""
+    """Whether the program has used JAX: the watch must not be the first to initialise devices."""
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
     return bool(bridge is not None and getattr(bridge, "_backends", None))
+
+
+class Gpus:
+    """Exports the utilization of NVIDIA GPUs at the last `sample()`; needs nvidia-ml-py."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._handles: dict[str, Any] | None = None
+        self._use: dict[str, float] = {}
+
+    def sample(self) -> None:
+        if self._handles is None:
+            self._handles = _handles()
+            for device in self._handles:
+                self._use[device] = 0.0
+                read = partial(self._use.__getitem__, device)
+                self._values.gauge(metrics.GPU_UTILIZATION, read, device)
+        if self._handles:
+            import pynvml
+
+            for device, handle in self._handles.items():
+                self._use[device] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+
+
+def _handles() -> dict[str, Any]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # not installed, or no driver
+        return {}
+    count = pynvml.nvmlDeviceGetCount()
+    return {f"gpu:{n}": pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)}
+
+
+class GarbageCollection:
+    """Counts Python's garbage collections and their time until `close()`."""
+
+    def __init__(self, values: Values) -> None:
+        generations = [str(number) for number in range(3)]
+        self._runs = [values.counter(metrics.GC_COLLECTIONS, g) for g in generations]
+        self._seconds = [values.counter(metrics.GC_SECONDS, g) for g in generations]
+        self._begin = 0.0
+        gc.callbacks.append(self._happened)
+
+    def close(self) -> None:
+        if self._happened in gc.callbacks:
+            gc.callbacks.remove(self._happened)
+
+    def _happened(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begin = perf_counter()
+        elif self._begin:
+            self._runs[info["generation"]].add()
+            self._seconds[info["generation"]].add(perf_counter() - self._begin)

@@ -1,7 +1,8 @@
-"""The Open Inference Protocol v2: requests and answers in JSON, tensors in JSON or as bytes.
+"""The two formats of inference over HTTP: the Open Inference Protocol v2, and plain JSON.
 
-`Inference-Header-Content-Length` says where the JSON ends and the bytes of the tensors begin
-(the `binary_tensor_data` extension), in both directions.
+The protocol carries tensors in JSON or, with the `binary_tensor_data` extension, as bytes after
+the JSON; `Inference-Header-Content-Length` gives the length of the JSON, in both directions. Plain
+JSON is for people: `{"x": [[…], …]}` in, `{"y": [[…], …]}` out.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from firstlight.serve.tensors import (
     Array,
     InvalidRequestError,
     Rows,
-    arranged,
+    arrange,
     as_array,
-    decoded,
+    decode,
     from_bytes,
     require_datatype,
-    shaped,
-    unknown,
+    reshape,
+    wrong_name,
 )
 
 Scalar = str | int | float | bool | None
@@ -68,25 +69,26 @@ class _Answer(msgspec.Struct, omit_defaults=True):
 
 _request = msgspec.json.Decoder(_Request)
 _encode = msgspec.json.Encoder().encode
-#: Decoders of numbers by kind of dtype: a flat list, and lists of lists down to the usual depths.
+#: Types of numbers by the kind of a dtype; V is bfloat16.
+_NUMBERS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "V": float}
 _MAX_DEPTH = 8
 
 
-def _numbers(kind: type) -> list[Any]:
+def _decoders(number: type) -> list[Any]:
+    """Decoders of a flat list of numbers, of a list of lists, and so on."""
     decoders = []
-    nested: object = None
-    for depth in range(_MAX_DEPTH):
-        nested = GenericAlias(list, (nested if depth else kind,))
+    nested: object = number
+    for _ in range(_MAX_DEPTH):
+        nested = GenericAlias(list, (nested,))
         decoders.append(msgspec.json.Decoder(nested))
     return decoders
 
 
-_DECODERS = {"b": _numbers(bool), "i": _numbers(int), "u": _numbers(int), "f": _numbers(float)}
-_DECODERS["V"] = _DECODERS["f"]  # bfloat16
+_DECODERS = {kind: _decoders(number) for kind, number in _NUMBERS.items()}
 
 
-class Asked(NamedTuple):
-    """A request as it was understood; `binary` are the outputs wanted as bytes."""
+class ParsedRequest(NamedTuple):
+    """The content of a request; `wanted` are outputs by index, `binary` those wanted as bytes."""
 
     rows: Rows
     id: str
@@ -106,20 +108,20 @@ class Protocol:
         self._output_index = {tensor.name: i for i, tensor in enumerate(self._outputs)}
         self._all = tuple(range(len(self._outputs)))
 
-    def read(self, body: bytes | memoryview, json_bytes: int | None) -> Asked:
-        """json_bytes: how many of the body's are JSON; None: all."""
+    def read(self, body: bytes | memoryview, json_bytes: int | None) -> ParsedRequest:
+        """json_bytes: The length of the JSON at the start of the body; None if all of it is."""
         view = memoryview(body)
         if json_bytes is not None and not 0 <= json_bytes <= len(view):
             raise InvalidRequestError(
                 f"Inference-Header-Content-Length is {json_bytes}, the body has {len(view)} bytes."
             )
-        request = decoded(_request, view if json_bytes is None else view[:json_bytes])
+        request = decode(_request, view if json_bytes is None else view[:json_bytes])
         rest = None if json_bytes is None else view[json_bytes:]
         given: list[Array | None] = [None] * len(self._inputs)
         for sent in request.inputs:
             i = self._index.get(sent.name)
             if i is None or given[i] is not None:
-                raise unknown("input", sent.name, self._index, twice=i is not None)
+                raise wrong_name("input", sent.name, self._index, twice=i is not None)
             require_datatype(self._inputs[i], sent.datatype)
             size = sent.parameters.get("binary_data_size") if sent.parameters else None
             if size is None:
@@ -132,7 +134,7 @@ class Protocol:
         if request.outputs or request.parameters:
             wanted, binary = self._wanted(request)
         timeout = _timeout(request.parameters) if request.parameters else None
-        return Asked(arranged(self.loaded, given), request.id, wanted, binary, timeout)
+        return ParsedRequest(arrange(self.loaded, given), request.id, wanted, binary, timeout)
 
     def _wanted(self, request: _Request) -> tuple[tuple[int, ...], frozenset[int]]:
         everything = request.parameters.get("binary_data_output") is True
@@ -140,7 +142,7 @@ class Protocol:
         for output in request.outputs:
             i = self._output_index.get(output.name)
             if i is None or i in wanted:
-                raise unknown("output", output.name, self._output_index, twice=i is not None)
+                raise wrong_name("output", output.name, self._output_index, twice=i is not None)
             wanted.append(i)
             if output.parameters.get("binary_data", everything) is True:
                 binary.add(i)
@@ -148,7 +150,7 @@ class Protocol:
             binary.update(wanted)
         return tuple(wanted), frozenset(binary)
 
-    def write(self, asked: Asked, result: Result) -> tuple[list[Any], int | None]:
+    def write(self, asked: ParsedRequest, result: Result) -> tuple[list[Any], int | None]:
         """The parts of the body, and the length of its JSON where bytes follow."""
         tensors: list[_TensorOut] = []
         parts: list[object] = []
@@ -172,7 +174,7 @@ class Protocol:
 def _rows_of(
     result: Result, i: int, extents: dict[str, int] | None
 ) -> tuple[list[int], list[object]]:
-    """Shape and flat numbers; taken from the batch's, which are converted once for all jobs."""
+    """Shape and flat numbers, from those of the batch, which are converted once for all jobs."""
     if extents is not None:
         array = result.array(i, extents)
         return list(array.shape), array.ravel().tolist()
@@ -188,8 +190,8 @@ def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
     depth = len(start) - len(start.lstrip(b"["))
     decoders = _DECODERS[tensor.dtype.kind]
     nested = depth > 1 and depth <= len(decoders)
-    array = as_array(tensor, decoded(decoders[depth - 1 if nested else 0], raw))
-    return shaped(tensor, array, sent.shape)
+    array = as_array(tensor, decode(decoders[depth - 1 if nested else 0], raw))
+    return reshape(tensor, array, sent.shape)
 
 
 def _from_bytes(
@@ -200,14 +202,48 @@ def _from_bytes(
             f"input {tensor.name!r}: binary_data_size is {size!r}, and "
             f"{0 if rest is None else len(rest)} bytes are left in the body."
         )
-    return shaped(tensor, from_bytes(tensor, rest[:size]), sent.shape), rest[size:]
+    return reshape(tensor, from_bytes(tensor, rest[:size]), sent.shape), rest[size:]
 
 
 def _timeout(parameters: dict[str, Scalar]) -> float | None:
-    """`timeout` in microseconds, as Triton's clients send it."""
+    """Seconds, from the parameter `timeout`, which Triton's clients send in microseconds."""
     given = parameters.get("timeout")
     if given is None:
         return None
     if type(given) is not int or given <= 0:
         raise InvalidRequestError(f"timeout is {given!r}: give a positive number of microseconds.")
     return given * 1e-6
+
+
+class PlainJson:
+    """Reads inputs and writes outputs of one loaded model, by name."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._names = [tensor.name for tensor in loaded.signature.outputs]
+        fields: list[tuple[str, object, object]] = []
+        for i, tensor in enumerate(loaded.signature.inputs):
+            nested: Any = _NUMBERS[tensor.dtype.kind]
+            for _ in range(len(tensor.shape) + 1):
+                nested = list[nested]
+            fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
+        names = {f"f{i}": tensor.name for i, tensor in enumerate(loaded.signature.inputs)}
+        struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
+        self._decoder = msgspec.json.Decoder(struct)
+
+    def read(self, body: Any) -> Rows:
+        request = decode(self._decoder, body)
+        given: list[Array | None] = []
+        for i, tensor in enumerate(self.loaded.signature.inputs):
+            value = getattr(request, f"f{i}")
+            given.append(None if value is msgspec.UNSET else as_array(tensor, value))
+        return arrange(self.loaded, given)
+
+    def write(self, extents: dict[str, int] | None, result: Result) -> bytes:
+        """extents: The variable sizes before padding."""
+        if extents is not None:
+            arrays = [result.array(i, extents).tolist() for i in range(len(self._names))]
+            return _encode(dict(zip(self._names, arrays, strict=True)))
+        start, stop = result.start, result.stop
+        rows = [output[start:stop] for output in result.batch.nested]
+        return _encode(dict(zip(self._names, rows, strict=True)))
