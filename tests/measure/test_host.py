@@ -39,7 +39,7 @@ def test_a_noisy_machine_is_described_in_words() -> None:
         "memory_available_bytes": 1 << 34,
     }
     calm["cpu"]["virtual"] = False
-    assert noise_warnings(calm) == []
+    assert list(noise_warnings(calm)) == []
     busy = {**calm, "cpu_busy_ratio": 0.6, "container": {"cpu_quota": 1.5}}
     busy["cpu"] = {**calm["cpu"], "frequency_governor": "powersave", "virtual": True}
     text = " ".join(noise_warnings(busy))
