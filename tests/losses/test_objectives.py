@@ -918,7 +918,7 @@ def test_state_goes_through_a_compiled_training_step_from_the_first_on(
         def loss(signal: Any, state: Any) -> Any:
             return losses.statistic_and_state(model, {"signal": signal}, state=state)
 
-        step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        step = compiled(jax.value_and_grad(loss, has_aux=True))
         nobody = losses.initial_state(model)
         (value, state), _ = step(jnp.asarray(signal), nobody)
         expected = losses.significance(model, {"signal": signal})

@@ -148,6 +148,16 @@ def jax_q0(q0_in_jax: Callable[..., tuple[float, list[Any]]]) -> tuple[float, An
     return value, gradient
 
 
+@pytest.fixture(scope="module")
+def nll_in_jax(model: hf.Model) -> Callable[..., Any]:
+    """Value and gradient with respect to the signal and the parameters, compiled once."""
+
+    def nll(signal: Any, parameters: Any) -> Any:
+        return losses.nll(model, {"signal": signal}, parameters)
+
+    return jax.jit(jax.value_and_grad(nll, (0, 1)), compiler_options=compiler_options())
+
+
 def assert_same(value: Any, gradient: Any, expected: tuple[float, Any]) -> None:
     """Agreement to 1e-12 of the size of the number, and of the largest slope."""
     assert scalar(value) == pytest.approx(expected[0], rel=1e-12, abs=1e-14)
@@ -218,15 +228,15 @@ def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit
 
 
 def test_nll_and_its_gradients_by_yields_and_parameters_are_those_of_jax(
-    model: hf.Model, session: ft.Session
+    model: hf.Model, session: ft.Session, nll_in_jax: Callable[..., Any]
 ) -> None:
     init = model.init.astype(np.float64)
     elsewhere = init + np.linspace(-0.1, 0.2, len(init))
     for point in (None, elsewhere):
         with jax.enable_x64(True):
-            value, (by_signal, by_parameters) = jax.value_and_grad(
-                lambda s, p: losses.nll(model, {"signal": s}, p), (0, 1)
-            )(jnp.asarray(SIGNAL, jnp.float64), jnp.asarray(init if point is None else point))
+            value, (by_signal, by_parameters) = nll_in_jax(
+                jnp.asarray(SIGNAL, jnp.float64), jnp.asarray(init if point is None else point)
+            )
         signal = leaf(SIGNAL)
         params = None if point is None else leaf(point)
         ours = ft.nll_loss(signal, session, params)

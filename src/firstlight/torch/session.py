@@ -216,8 +216,9 @@ class Session:
     ) -> torch.Tensor:
         """The Hessian of a statistic times vectors, concatenated in one tensor."""
         with self._on(tensors[0].device) as there:
-            near = self._near.get((quantity.spec, None, tensors[0].device))
-            near = self._far(None) if near is None else near
+            near = self._start(
+                self._near.get((quantity.spec, None, tensors[0].device)), None, there
+            )
             values, along = tuple(map(to_jax, tensors)), tuple(map(to_jax, vectors))
             program = programs.hessian_product(quantity.spec)
             return to_torch(program(*self._numbers(quantity, there), near, values, along))
@@ -284,10 +285,7 @@ class Session:
             numbers = self._numbers(quantity, there, nearby)
             values = self._inputs(tensors)
             # Popped, because the program overwrites this memory with its result.
-            near = self._near.pop(key, None)
-            near = self._far(quantity.rows) if near is None else near
-            if isinstance(near, np.ndarray):
-                near = jax.device_put(near, there)
+            near = self._start(self._near.pop(key, None), quantity.rows, there)
             found, self._near[key] = program(quantity.spec)(*numbers, near, values)
             return to_torch(found)
 
@@ -320,6 +318,11 @@ class Session:
         """A start for fits of which nothing is known yet."""
         size = 2 * self.n_params() + 1
         return np.zeros(size if rows is None else (rows, size))
+
+    def _start(self, near: Tree | None, rows: int | None, there: jax.Device) -> Tree:
+        """Where the fits of a program start; on its device, or it would be compiled twice."""
+        near = self._far(rows) if near is None else near
+        return jax.device_put(near, there) if isinstance(near, np.ndarray) else near
 
     def _put(self, name: Hashable, make: Callable[[], Tree], there: jax.Device) -> Tree:
         """The result of `make` on a device."""
