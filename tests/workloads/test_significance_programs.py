@@ -51,9 +51,8 @@ def test_the_standard_suite_has_both_sizes_and_both_frameworks() -> None:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: str(case.id))
 def test_program_agrees_with_the_reference(case: Case) -> None:
-    # The whole step is compiled as users compile it; its parts in half of the time.
-    options = None if case.size.endswith("step") else compiler_options()
-    jit = partial(jax.jit, compiler_options=options)
+    # With the options of the engine, which compiles in half of the time.
+    jit = partial(jax.jit, compiler_options=compiler_options())
     compile: Any = jit if case.backend == "jax-jit" else lambda function: function
     step, arguments = load_object(case.program)(compile, SEED, **case.parameters)
     found = step(*arguments)
