@@ -139,7 +139,7 @@ def statistic_and_state(
     if (mu is None) != (test_statistic == "q0"):
         wanted = "a signal strength: give mu" if mu is None else "no signal strength: drop mu"
         raise LossError(f"statistic {statistic!r} tests {wanted}.")
-    return tested(
+    return unchecked_statistic(
         model,
         *_checked(model, histograms, objective, options.get("data")),
         objective=objective,
@@ -179,7 +179,7 @@ def nll(
 
 
 @in_float64
-def tested(
+def unchecked_statistic(
     model: Model,
     keys: Keys,
     values: Values,
@@ -193,7 +193,7 @@ def tested(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> tuple[Number, State]:
-    """A statistic (or its square root) of a model with other templates, unchecked."""
+    """A statistic (or its square root) of a model with other templates."""
     changed = _exchanged(model, keys, values, variations)
     if objective == "observed":
         found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, warm_start)
@@ -215,7 +215,7 @@ def tested(
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
-rule_of(tested, RATIO)(first_gradients.tested)
+rule_of(unchecked_statistic, RATIO)(first_gradients.statistic_rule)
 
 
 def _exchanged(model: Model, keys: Keys, values: Values, variations: str) -> Model:
@@ -241,7 +241,7 @@ def _limit(
     return found.observed
 
 
-rule_of(_limit, LIMIT)(first_gradients.limit)
+rule_of(_limit, LIMIT)(first_gradients.limit_rule)
 
 
 @in_float64
@@ -276,7 +276,7 @@ def _checked(
 
 
 def _wrong(place: templates.Position, given: ArrayLike) -> str:
-    """What is wrong with a template, or nothing. Traced values cannot be looked at."""
+    """What is wrong with a template, or "" if nothing is. Traced values cannot be checked."""
     dtype = str(getattr(given, "dtype", "float64"))
     if dtype in ("float16", "bfloat16"):
         return f"is {dtype}, which is too imprecise for yields. Convert it to float32 or float64."

@@ -1,4 +1,4 @@
-"""A model in use by a training: its templates, its device, its last fits, and its failures."""
+"""A model used by a training: its templates, its device, its last fits, and its failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import on_host, programs
-from firstlight.torch.arguments import Arguments, Keys, impossible
+from firstlight.torch.arguments import Arguments, Keys, impossible_message
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.failures import (
     POLICIES,
@@ -32,7 +32,7 @@ from firstlight.torch.failures import (
     FitError,
     Header,
     converged,
-    explained,
+    explanation,
     repaired,
     require_possible,
 )
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class Quantity(NamedTuple):
-    """A number to compute: a statistic, and how it is transformed."""
+    """A number to compute: a statistic and its transformation."""
 
     spec: programs.Statistic
     rows: int | None = None
@@ -192,8 +192,6 @@ class Session:
         found: programs.Statistic = self._once((keys, tests_mu), lambda: programs.Statistic(*about))
         return found
 
-    # --- calls ------------------------------------------------------------------------------------
-
     def run(self, quantity: Quantity, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A statistic and its gradient, packed; failed fits are handled as `on_failure` says."""
         self.step += 1
@@ -244,7 +242,7 @@ class Session:
         if not 0 <= least <= greatest < math.inf:
             for name, given in zip(spec.keys, tensors, strict=True):
                 if not bool(((given >= 0) & torch.isfinite(given)).all()):
-                    raise LossError(impossible(name))
+                    raise LossError(impossible_message(name))
         return packed[0].clone(), packed[POINT_HEADER:]
 
     def _fixed_point(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> FixedPoint:
@@ -258,7 +256,7 @@ class Session:
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
     ) -> tuple[torch.Tensor, Header]:
-        """The result and its header, by NumPy at first; keeps where its fits ended."""
+        """The result and its header, from NumPy at first. Keeps the end of its fits."""
         device = tensors[0].device
         if on_host.is_over(self.model, device, quantity.rows):
             packed = self._compiled(quantity, tensors, key, nearby)
@@ -278,7 +276,7 @@ class Session:
     def _compiled(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
     ) -> torch.Tensor:
-        """The same by a program."""
+        """The result of a compiled program."""
         on_host.end(self.model)
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
@@ -315,7 +313,7 @@ class Session:
         return self._put("model", lambda: (self.model.arrays, self._data), there)
 
     def _far(self, rows: int | None) -> on_host.Floats:
-        """A start for fits of which nothing is known yet."""
+        """The start of fits when no earlier ones are known."""
         size = 2 * self.n_params() + 1
         return np.zeros(size if rows is None else (rows, size))
 
@@ -340,7 +338,7 @@ class Session:
     def _after_failure(
         self, quantity: Quantity, packed: torch.Tensor, rows: Header
     ) -> torch.Tensor:
-        message = explained(rows)
+        message = explanation(rows)
         if self.on_failure == "raise":
             raise FitError(
                 f"step {self.step}: {message} To continue after a failed fit, set "
@@ -356,7 +354,7 @@ class Session:
 
 
 def _request(quantity: Quantity, nearby: bool) -> on_host.Floats:
-    """What a program is asked for, see `programs`."""
+    """The argument `request` of a program; see `programs`."""
     form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
     if isinstance(quantity.mu, tuple):
         return np.array([[mu, *form] for mu in quantity.mu], np.float64)
