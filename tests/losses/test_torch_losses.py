@@ -227,7 +227,7 @@ def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit
     assert np.all(signal.grad.numpy() == 0)
 
 
-def test_nll_and_its_gradients_by_yields_and_parameters_are_those_of_jax(
+def test_nll_and_its_gradients_are_those_of_jax(
     model: hf.Model, session: ft.Session, nll_in_jax: Callable[..., Any]
 ) -> None:
     init = model.init.astype(np.float64)
@@ -263,7 +263,7 @@ def test_mapping_of_backgrounds_and_systematics_has_the_gradients_of_jax(
         assert np.any(slope != 0), key
 
 
-def test_two_signal_samples_follow_one_another_in_one_histogram(model: hf.Model) -> None:
+def test_one_histogram_holds_two_concatenated_signal_samples(model: hf.Model) -> None:
     both = ft.create_profiled_session(model, ["signal", "other"])
     assert both.signal_n_bins() == 6
     joined = leaf([*SIGNAL, *TEMPLATES["other"]])
@@ -337,7 +337,7 @@ def test_batch_of_signal_strengths_equals_single_calls(session: ft.Session) -> N
     assert [scalar(v) for v in rows] == pytest.approx([scalar(v) for v in together], rel=1e-12)
 
 
-def test_batch_of_one_histogram_or_of_none_is_a_list(
+def test_batch_of_one_or_no_histogram_is_a_list(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
     (only,) = ft.batch_profiled_q0_loss(tensor(SIGNAL), session)
@@ -369,7 +369,7 @@ def test_nll_and_batches_pass_gradcheck(session: ft.Session, model: hf.Model) ->
     )
 
 
-def test_second_derivatives_of_batches_and_of_the_nll_are_refused(session: ft.Session) -> None:
+def test_second_derivatives_of_batches_and_of_the_nll_are_rejected(session: ft.Session) -> None:
     signal = leaf(SIGNAL)
     (slope,) = torch.autograd.grad(ft.nll_loss(signal, session), signal, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivatives"):
@@ -484,7 +484,7 @@ def test_float32_histogram_gets_a_float32_gradient_of_a_float64_loss(
     np.testing.assert_allclose(signal.grad, jax_q0[1], rtol=1e-6, atol=1e-7)
 
 
-def test_anomaly_mode_finds_none(session: ft.Session, jax_q0: tuple[float, Any]) -> None:
+def test_anomaly_mode_finds_no_anomaly(session: ft.Session, jax_q0: tuple[float, Any]) -> None:
     signal = leaf(SIGNAL)
     with torch.autograd.set_detect_anomaly(True):
         ft.profiled_q0_loss(signal, session).backward()
@@ -514,7 +514,7 @@ def test_gradients_accumulate_over_backward_calls(
     np.testing.assert_allclose(signal.grad, 5 * jax_q0[1], rtol=1e-11, atol=1e-12)
 
 
-def test_values_and_gradients_may_be_written_to_and_outlive_the_next_step(
+def test_values_and_gradients_can_be_modified_and_outlive_the_next_step(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
     """They are not the memory of JAX: in-place steps of a training harm nothing."""
@@ -536,7 +536,7 @@ def test_values_and_gradients_may_be_written_to_and_outlive_the_next_step(
     assert_same(jax_q0[0], ft.signal_jacobian(tensor(SIGNAL), session), jax_q0)
 
 
-def test_histogram_without_contiguous_memory_is_read_as_it_is(
+def test_a_strided_histogram_is_read_correctly(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
     strided = tensor([[x, 99.0] for x in SIGNAL])[:, 0]
@@ -544,7 +544,7 @@ def test_histogram_without_contiguous_memory_is_read_as_it_is(
     assert scalar(ft.profiled_q0_loss(strided, session)) == pytest.approx(jax_q0[0], rel=1e-12)
 
 
-def test_loss_is_a_module_of_torch_that_tells_its_sizes(model: hf.Model) -> None:
+def test_loss_is_a_torch_module_that_reports_its_sizes(model: hf.Model) -> None:
     loss = ft.SignificanceLoss(model)
     assert isinstance(loss, torch.nn.Module)
     assert loss.n_bins == 3
@@ -632,7 +632,9 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
     same(ft.SignificanceLoss.z0, theirs.SignificanceLoss.z0)
 
 
-def test_model_of_nextstat_is_refused_with_what_to_give_instead(workspace: dict[str, Any]) -> None:
+def test_a_model_of_nextstat_is_rejected_and_the_message_says_what_to_give(
+    workspace: dict[str, Any],
+) -> None:
     import nextstat
 
     with pytest.raises(LossError, match=r"model is .*from_pyhf"):
@@ -697,7 +699,7 @@ def test_warm_and_cold_sessions_give_the_same_numbers(model: hf.Model) -> None:
         np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
 
 
-def test_session_that_was_reset_knows_nothing_of_its_past(model: hf.Model) -> None:
+def test_a_reset_session_has_no_memory_of_earlier_steps(model: hf.Model) -> None:
     session = ft.Session(model)
     first = ft.profiled_q0_loss(tensor(SIGNAL), session)
     ft.profiled_q0_loss(tensor([40.0, 0.1, 30.0]), session)
@@ -724,7 +726,7 @@ def fallible(make: Any) -> hf.Model:
     return hf.load(make.workspace([make.channel("SR", signal, background)], [OBSERVED]))
 
 
-def test_failed_fit_raises_with_the_step_and_what_to_do(fallible: hf.Model) -> None:
+def test_a_failed_fit_raises_an_error_with_the_step_and_what_to_do(fallible: hf.Model) -> None:
     session = ft.Session(fallible, BOTH)
     ft.profiled_q0_loss(tensor(POSSIBLE), session)
     ft.profiled_q0_loss(tensor(POSSIBLE), session)
@@ -769,7 +771,7 @@ def test_network_does_not_move_in_a_skipped_step(fallible: hf.Model) -> None:
     assert not torch.equal(scale.detach(), before)
 
 
-def test_last_good_step_stands_in_for_a_failed_one(fallible: hf.Model) -> None:
+def test_last_good_step_replaces_a_failed_one(fallible: hf.Model) -> None:
     session = ft.Session(fallible, BOTH, on_failure="last_good")
     with pytest.warns(RuntimeWarning, match="step 1"):  # nothing was good yet
         nothing = leaf(IMPOSSIBLE)
@@ -787,7 +789,7 @@ def test_last_good_step_stands_in_for_a_failed_one(fallible: hf.Model) -> None:
     assert [f.step for f in session.failures] == [1, 3]
 
 
-def test_row_of_a_batch_that_fails_leaves_the_others_alone(fallible: hf.Model) -> None:
+def test_a_failed_row_of_a_batch_does_not_affect_the_others(fallible: hf.Model) -> None:
     rows = leaf([POSSIBLE, IMPOSSIBLE, [*ROWS[1], *BACKGROUND]])
     session = ft.Session(fallible, BOTH, on_failure="skip")
     with pytest.warns(RuntimeWarning, match="row 1"):
@@ -835,7 +837,7 @@ def test_row_of_a_batch_that_fails_leaves_the_others_alone(fallible: hf.Model) -
         ),
     ],
 )
-def test_bad_histogram_is_refused_by_every_loss_with_its_name(
+def test_bad_histogram_is_rejected_by_every_loss_with_its_name(
     session: ft.Session, histogram: Callable[[], Any], message: str
 ) -> None:
     given = histogram()
@@ -844,7 +846,7 @@ def test_bad_histogram_is_refused_by_every_loss_with_its_name(
             function(given, session)
 
 
-def test_infinite_yields_are_refused(session: ft.Session) -> None:
+def test_infinite_yields_are_rejected(session: ft.Session) -> None:
     for function in (ft.profiled_q0_loss, ft.signal_jacobian):
         with pytest.raises(LossError, match=r"signal_histogram.*infinite"):
             function(tensor([1.0, math.inf, 2.0]), session)
@@ -902,7 +904,7 @@ def test_bad_options_of_a_session_are_named(
         ft.SignificanceLoss(model, **options)
 
 
-def test_tensor_on_another_device_than_the_chosen_one_is_refused(model: hf.Model) -> None:
+def test_a_tensor_on_another_device_than_the_chosen_one_is_rejected(model: hf.Model) -> None:
     on_gpu = ft.SignificanceLoss(model, device="cuda")
     with pytest.raises(LossError, match='is on cpu, but device="cuda"'):
         on_gpu(tensor(SIGNAL))
@@ -911,7 +913,7 @@ def test_tensor_on_another_device_than_the_chosen_one_is_refused(model: hf.Model
         on_cpu(tensor(SIGNAL, device="meta"))
 
 
-def test_thing_that_is_no_model_is_refused() -> None:
+def test_an_object_that_is_not_a_model_is_rejected() -> None:
     with pytest.raises(LossError, match=r"model is builtins\.int"):
         ft.Session(3)
 
@@ -954,7 +956,7 @@ def test_sessions_of_one_structure_compile_once(
     assert compilations.count == 0
 
 
-def test_a_training_begins_in_numpy_and_goes_on_compiled_in_the_same_minimum(
+def test_a_training_starts_in_numpy_and_continues_compiled_in_the_same_minimum(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both variations add yields, so there are two minima; that of the training becomes higher."""
@@ -1000,7 +1002,7 @@ print(json.dumps([loaded, value.item(), signal.grad.tolist(), again.item(), grap
 """
 
 
-def test_first_step_loads_neither_jax_nor_the_compiler_of_torch_which_leaves_the_loss_alone(
+def test_the_first_step_imports_neither_jax_nor_torch_compile_which_does_not_trace_into_the_loss(
     workspace: dict[str, Any], jax_q0: tuple[float, Any]
 ) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _FIRST_STEP, json.dumps(workspace)]

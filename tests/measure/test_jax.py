@@ -146,7 +146,7 @@ def timed(labels: tuple[Path, dict[str, Case]]) -> Callable[[str, str], Sample]:
         pytest.param("off", "never asked the cache", id="because the step switches the cache off"),
     ],
 )
-def test_a_warm_label_is_refused(
+def test_a_warm_label_is_rejected(
     timed: Callable[[str, str], Sample], function: str, reason: str
 ) -> None:
     sample = timed(function, "warm")
@@ -154,7 +154,7 @@ def test_a_warm_label_is_refused(
     assert reason in sample.reason
 
 
-def test_a_none_label_is_refused_when_the_program_switches_the_cache_on(
+def test_a_none_label_is_rejected_when_the_program_switches_the_cache_on(
     timed: Callable[[str, str], Sample],
 ) -> None:
     sample = timed("sneaky", "none")
@@ -172,7 +172,7 @@ def test_compilations_are_counted_as_jax_counts_them(
     assert sample.counts["warm_compiles"] == 0
 
 
-def test_a_none_label_is_refused_when_the_cache_was_used_during_the_import(
+def test_a_none_label_is_rejected_when_the_cache_was_used_during_the_import(
     write: Write, tmp_path: Path
 ) -> None:
     path = write(
@@ -212,7 +212,7 @@ def test_a_result_that_drifts_after_the_first_call_is_found(write: Write) -> Non
     assert "after warm calls" in timed.reason and timed.warm is None
 
 
-def test_event_names_are_those_of_this_jax() -> None:
+def test_this_jax_defines_the_event_names() -> None:
     """If JAX renames an event, this says so before a phase silently becomes null."""
     from jax._src import dispatch
 
@@ -222,7 +222,7 @@ def test_event_names_are_those_of_this_jax() -> None:
     assert set(_PHASE_OF_EVENT) <= known
 
 
-def test_the_worker_listens_to_the_events_that_are_written_down_for_everybody() -> None:
+def test_the_worker_listens_to_the_events_of_the_telemetry() -> None:
     """The worker may import nothing of ours early, so it has the names a second time."""
     from firstlight.measure.adapters.jax import _CACHE_EVENTS, _PHASE_OF_EVENT
     from firstlight.telemetry.events import CACHE, STAGES

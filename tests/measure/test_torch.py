@@ -58,7 +58,7 @@ def found_in_train(*_: Any) -> Outcome:
     return Outcome(0, None, report, 0, False, False, "")
 
 
-def test_every_policy_of_torch_compile_is_proven_and_a_compiled_backward_leaves_no_phase_negative(
+def test_every_policy_of_torch_compile_is_proven_and_no_phase_of_a_compiled_backward_is_negative(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "train.py"

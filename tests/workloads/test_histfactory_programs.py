@@ -102,7 +102,7 @@ def measured(case: Case) -> Sample:
 
 
 @pytest.mark.parametrize("backend", ["jax-jit", "pyhf-jax"])
-def test_compilation_of_a_fit_is_seen_also_inside_of_pyhf(backend: str) -> None:
+def test_compilation_of_a_fit_is_measured_even_inside_pyhf(backend: str) -> None:
     (case,) = (c for c in cases("histfactory_fit", "complex-8p") if c.backend == backend)
     # Without the reference: the test above compares with it.
     sample = measured(replace(case, reference=None))
@@ -112,7 +112,7 @@ def test_compilation_of_a_fit_is_seen_also_inside_of_pyhf(backend: str) -> None:
     assert sample.counts["compiles"] and sample.counts["warm_compiles"] == 0
 
 
-def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_told() -> None:
+def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_reported() -> None:
     (case,) = (c for c in cases("histfactory_fit", "complex-8p") if c.backend == "nextstat")
     sample = measured(case)
     assert sample.cold is not None and sample.correctness is not None
@@ -123,7 +123,7 @@ def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_told(
 
 
 @pytest.mark.parametrize("module", ["pyhf", "nextstat"])
-def test_a_missing_peer_is_skipped_with_what_to_install(module: str) -> None:
+def test_a_missing_peer_is_skipped_and_the_message_names_what_to_install(module: str) -> None:
     marked = mark_missing(SMALL, BACKENDS, lambda name: name != module)
     skipped = {case.backend: case.skipped for case in marked if case.skipped}
     assert set(skipped) == {b for b in (c.backend for c in SMALL) if b.startswith(module)}
@@ -133,7 +133,7 @@ def test_a_missing_peer_is_skipped_with_what_to_install(module: str) -> None:
 # --- what the harness relies on ---
 
 
-def test_loading_the_inputs_imports_nothing() -> None:
+def test_importing_the_inputs_imports_nothing_else() -> None:
     tree = ast.parse(Path(histfactory.__file__).read_text())
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in imports] == ["from __future__ import annotations"]
@@ -143,7 +143,7 @@ def test_loading_the_inputs_imports_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "function"), [("nextstat", "build_fit"), ("pyhf", "build_fit_numpy")]
 )
-def test_a_peer_that_does_not_need_jax_does_not_pay_for_it(module: str, function: str) -> None:
+def test_a_peer_that_does_not_need_jax_does_not_import_it(module: str, function: str) -> None:
     code = (
         f"from firstlight.workloads.programs import histfactory_{module} as program; import sys\n"
         f"step, arguments = program.{function}(lambda f: f, 0, 'complex-8p')\n"
@@ -154,7 +154,7 @@ def test_a_peer_that_does_not_need_jax_does_not_pay_for_it(module: str, function
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_size_without_some_library_says_why(task: str) -> None:
+def test_a_size_that_some_library_does_not_run_has_a_note(task: str) -> None:
     for size in WORKLOADS[task].sizes.values():
         left_out = set(WORKLOADS[task].programs) - set(size.frameworks or ())
         assert bool(size.note) == bool(left_out)
@@ -210,7 +210,7 @@ def test_reference_likelihood_is_that_of_pyhf_with_184_parameters() -> None:
 
     likelihood, theta = likelihood_and_point("thu-184p")
     workspace = pyhf.Workspace(histfactory.workspace(SEED, "thu-184p"))
-    model = workspace.model()
+    model = workspace.model(validate=False)  # the workspace has been validated
     assert tuple(model.config.par_names) == likelihood.names
     expected = -model.logpdf(theta, workspace.data(model))[0]
     assert likelihood.nll(theta, likelihood.observed) == pytest.approx(expected, rel=1e-13)

@@ -61,22 +61,10 @@ def packed(
     values: Sequence[Floats],
 ) -> tuple[Floats, Floats]:
     """The result of `programs.statistic`, or of `programs.batch` if all arguments have rows."""
-    if request.ndim == 1:
-        return _packed(spec, model, data, request, near, values)
-    rows = zip(request, near, *values, strict=True)
-    found = [_packed(spec, model, data, r, n, given) for r, n, *given in rows]
-    results, ends = zip(*found, strict=True)
-    return np.stack(results), np.stack(ends)
-
-
-def _packed(
-    spec: programs.Statistic,
-    model: Model,
-    data: ArrayLike | None,
-    request: Floats,
-    near: Floats,
-    values: Sequence[Floats],
-) -> tuple[Floats, Floats]:
+    if request.ndim > 1:
+        rows = zip(request, near, *values, strict=True)
+        each = [packed(spec, model, data, row, start, given) for row, start, *given in rows]
+        return np.stack([result for result, _ in each]), np.stack([end for _, end in each])
     mu, rooted, eps, sign, nearby = map(float, request)
     size = sum(np.size(v) for v in values)
     if invalid := float(programs.invalid(spec, values, np)):
