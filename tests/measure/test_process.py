@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from firstlight.measure.process import WORKER, run_worker
+from firstlight.measure.user_file import cases_in
+from firstlight.workloads.catalog import registered
 
 ADAPTER = "firstlight.measure.adapters:NumPy"
 MARK = "from firstlight import bench\n"
@@ -197,3 +199,20 @@ def test_a_file_that_hides_a_module_is_explained(write: Write) -> None:
     path = write("numpy.py", "def build(): return (lambda: 1), ()")
     outcome = run_worker(job(path), os.environ, 60)
     assert outcome.report is not None and "Rename the file" in outcome.report["error"]
+
+
+@pytest.mark.parametrize(
+    ("imports", "backend"),
+    [("", "python"), ("numpy", "numpy"), ("torch, numpy", "torch"), ("numpy, jax", "jax")],
+)
+def test_a_file_is_measured_as_the_framework_that_it_imports(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports: str, backend: str
+) -> None:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name in ("jax", "numpy", "torch"):
+        (stubs / f"{name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(stubs))
+    mark = f"import {imports}\n{MARK}" if imports else MARK
+    path = write("mine.py", mark + "@bench\ndef build(): return lambda: None")
+    assert [case.backend for case in cases_in(path, registered()[0], None, None)] == [backend]

@@ -52,7 +52,7 @@ def train():
 
 
 def found_in_train(*_: Any) -> Outcome:
-    """What the process that imports `TRAIN` reports; others test that it does."""
+    """What a process that imports `TRAIN` reports; `test_process` tests that it does."""
     benchmark = {"function": "train", "reference": False}
     report = {"benchmarks": [benchmark], "frameworks": ["torch"]}
     return Outcome(0, None, report, 0, False, False, "")

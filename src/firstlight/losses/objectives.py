@@ -209,8 +209,8 @@ def unchecked_statistic(
     # A negative expectation would be rewarded, so impossible templates give NaN.
     possible = jnp.asarray(True)
     for key, given in zip(keys, map(jnp.asarray, values), strict=True):
-        least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
-        possible &= jnp.all((given >= least) & jnp.isfinite(given))
+        lowest = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
+        possible &= jnp.all((given >= lowest) & jnp.isfinite(given))
     known = replace(state.warm_start, known=state.warm_start.known & possible)
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def main(started_ns: int) -> None:
     """Do the job in `sys.argv[1]`: a dict of plain values, marshalled, in hexadecimal."""
-    import marshal  # builtin: json would load modules that jax loads too, for free then
+    import marshal  # builtin: json would import modules that jax then gets for free
 
     job: Job = marshal.loads(bytes.fromhex(sys.argv[1]))
     try:

@@ -238,8 +238,8 @@ class Session:
         """The negative log-likelihood at the initial parameters, and its gradient."""
         key = ("fixed point", spec, tensors[0].device)
         packed = self._once(key, lambda: self._fixed_point(spec, tensors)).evaluate(tensors)
-        _, least, greatest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
-        if not 0 <= least <= greatest < math.inf:
+        _, smallest, largest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
+        if not 0 <= smallest <= largest < math.inf:
             for name, given in zip(spec.keys, tensors, strict=True):
                 if not bool(((given >= 0) & torch.isfinite(given)).all()):
                     raise LossError(impossible_message(name))
