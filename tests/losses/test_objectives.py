@@ -1,10 +1,10 @@
 """Claims about losses in JAX: values of rebuilt workspaces, derivatives of high-precision refits.
 
-The oracle of values is the same workspace, written anew with the exchanged yields. That of
-derivatives is `Exact`, the likelihood by its definition, in numbers of any precision: 50 digits of
-mpmath for "complex-8p", the long doubles of NumPy for "thu-184p". Its fits start where the engine's
-ended and go on until its own gradient is nothing; what comes of the engine (a start, and a
-Hessian to step with) decides how fast they are there, not where.
+The oracle of values is a workspace rebuilt with the exchanged yields. That of derivatives is
+`Exact`, the likelihood by its definition, in numbers of any precision: 50 digits of mpmath for
+"complex-8p", the long doubles of NumPy for "thu-184p". Its fits start where the engine's ended and
+continue until its own gradient vanishes. What they take from the engine (a start, and a Hessian for
+the steps) affects how fast they converge, not where.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ERRORS = [4.0, 5.0, 2.5]  # of the background in SR
 
 
 def written(make: Any, changes: Mapping[Any, Any], variations: str = "absolute") -> Plain:
-    """The workspace with other numbers; relative widths of staterror stay, as the losses say."""
+    """The workspace with other numbers; the relative widths of staterror stay, as in the losses."""
     yields, varied = dict(YIELDS), dict(VARIED)
     for key, values in changes.items():
         if isinstance(key, str):
@@ -98,7 +98,7 @@ def written(make: Any, changes: Mapping[Any, Any], variations: str = "absolute")
 
 
 CHANGES: dict[str, tuple[dict[Any, Any], dict[Any, Any]]] = {
-    # name: (what the loss is given, what stands in the workspace)
+    # name: (argument of the loss, numbers in the workspace)
     "nothing": ({}, {}),
     "a sample in all its channels": (
         {"signal": [1.5, 0.2, 7.0, 8.0, 2.0]},
@@ -223,7 +223,7 @@ FACTORS = ("normfactor", "lumi", "shapefactor", "staterror")
 
 
 class Exact:
-    """Expected yields and likelihood of a workspace, as the definitions read, in `number`s.
+    """Expected yields and likelihood of a workspace, by their definitions, in `number`s.
 
     Arrays of NumPy: of long doubles, or of objects, which are mpmath's. Codes 4 and 4p. What a
     cell is: one bin of one sample.
@@ -247,7 +247,7 @@ class Exact:
         self.shaped = np.zeros(shape, bool)
         self.lo_data, self.hi_data = self.zeros(shape), self.zeros(shape)
         self.lo, self.hi = self.zeros(shape) + 1, self.zeros(shape) + 1
-        #: Parameters that multiply a cell: none twice.
+        #: Parameters that multiply a cell, each at most once.
         self.factors: list[tuple[int, Any]] = []
         self._collect_modifiers(rows, place)
         self._collect_constraints(workspace, rows, place)
@@ -329,7 +329,7 @@ class Exact:
     # --- other templates ---
 
     def template(self, key: Any) -> tuple[str, Any]:
-        """The array that a template is in, and where."""
+        """The array that holds a template, and its position there."""
         if isinstance(key, str):
             found = [c for (_, sample), c in sorted(self.cells.items()) if sample == key]
             return "nominal", np.concatenate([np.arange(c.start, c.stop) for c in found])
@@ -347,7 +347,7 @@ class Exact:
         return found[:1] if name in ("lo", "hi") else found
 
     def moved(self, key: Any, by: Any) -> Exact:
-        """Another with a template that is larger by an array (or by a number, for a rate)."""
+        """A copy with a template increased by an array (or by a number, for a rate)."""
         name, where = self.template(key)
         other = copy.copy(self)
         values = np.array(getattr(self, name))
@@ -360,7 +360,7 @@ class Exact:
 
     @property
     def prepared(self) -> Any:
-        """Per parameter and cell: what the interpolations are made of."""
+        """Coefficients of the interpolations, per parameter and cell."""
         if "_prepared" not in self.__dict__:
             zero = self.number(0)
             up = np.where(self.shaped, self.hi_data - self.nominal, zero)
@@ -449,7 +449,7 @@ class Exact:
         return sums
 
     def nll(self, theta: Any, data: Any) -> Any:
-        """-ln L above the saturated model, without constants: no digits are lost to them."""
+        """-ln L relative to the saturated model, so that constants cost no digits."""
         expected = self.expected(theta)[0]
         counted = np.where(data > 0, data, self.number(1))
         poisson = (
@@ -482,17 +482,17 @@ class Exact:
 
 @dataclass
 class Fits:
-    """Minima of an `Exact` and of others like it, found from where the engine's are."""
+    """Minima of an `Exact` and of similar ones, starting from those of the engine."""
 
     model: hf.Model
     tolerance: float
     known: dict[str, Any] = field(default_factory=dict)
 
     def minimum(self, name: str, exact: Exact, found: Any, data: Any) -> Any:
-        """The parameters; `found` is the engine's fit, for the kind that `name` says."""
+        """The parameters at the minimum; `found` is the engine's fit of the kind `name`."""
         if name not in self.known:
             free = np.flatnonzero(np.asarray(found.is_free) > 0)
-            # In float64, of the engine: it only decides how large the steps are.
+            # The engine's, in float64: it only affects the size of the steps.
             hessian = hf.hessian(self.model, found.values, np.array(data, np.float64))
             inverse = np.linalg.inv(hessian[np.ix_(free, free)])
             self.known[name] = exact.array(found.values), free, exact.array(inverse)
@@ -511,7 +511,7 @@ class Discovery:
 
     def __init__(self, model: hf.Model, exact: Exact, objective: str = "observed") -> None:
         self.exact, self.objective = exact, objective
-        # Errors of a minimum count squared.
+        # The error of the value is quadratic in that of the minimum.
         tolerance = 1e-22 if exact.dtype is object else 1e-12
         self.fits = Fits(model, tolerance)
         self.poi = model.index(model.poi)
@@ -547,7 +547,7 @@ class Discovery:
 
 
 def differences(function: Callable[[Exact], Any], exact: Exact, key: Any) -> np.ndarray:
-    """Central differences by all values of a template, steps of 1e-13 at 50 digits."""
+    """Central differences for all values of a template, with steps of 1e-13 at 50 digits."""
     h, slopes = mp.mpf("1e-13"), []
     size = len(exact.values(key))
     for i in range(size):
@@ -562,7 +562,7 @@ def differences(function: Callable[[Exact], Any], exact: Exact, key: Any) -> np.
 # --- complex-8p at 50 digits ----------------------------------------------------------------------
 
 COMPLEX = synthetic.preset("complex-8p")
-#: What the network makes: yields of signal and background, and a shape. All of two bins.
+#: Templates that a network produces: yields of signal and background, and a shape. Two bins each.
 KEYS = (
     "signal",
     ("SR", "background"),
@@ -595,7 +595,7 @@ def exact_of(workspace: Plain, model: hf.Model, number: Any = mp.mpf) -> Exact:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A program, compiled as the library compiles its own: in half of the time."""
+    """A program compiled with the options of the library, in half of the time."""
     return jax.jit(function, compiler_options=compiler_options())
 
 
@@ -604,7 +604,7 @@ def gradient_of(
     histograms: Mapping[Any, Any],
     wrap: Callable[..., Any] = compiled,
 ) -> tuple[float, dict[Any, np.ndarray]]:
-    """Value and derivatives by templates, in JAX. Keys are no tree of JAX: tuples beside words."""
+    """Value and derivatives with respect to templates, in JAX, which cannot sort mixed keys."""
     keys = list(histograms)
     values = [histograms[key] for key in keys]
 
@@ -618,7 +618,7 @@ def gradient_of(
 
 
 def templates_of(exact: Exact, keys: Any = KEYS) -> dict[Any, Any]:
-    """What stands in the workspace, as float64 arrays of JAX that stay so in a 32-bit program."""
+    """The workspace's templates, as JAX arrays that stay float64 in a 32-bit program."""
     with jax.enable_x64(True):
         found = {}
         for key in keys:
@@ -640,12 +640,12 @@ def assert_slopes(
 
 @pytest.fixture(scope="module")
 def eight() -> tuple[Plain, hf.Model]:
-    """With an excess of about two standard deviations."""
+    """A workspace and model with an excess of about two standard deviations."""
     return complex_workspace(observed=[75.0, 34.0])
 
 
 def test_exact_likelihood_is_that_of_the_engine(eight: tuple[Plain, hf.Model]) -> None:
-    """Not the oracle of the engine's likelihood, which is pyhf: that both speak of one thing."""
+    """That both compute the same function; the oracle of the engine's likelihood is pyhf."""
     workspace, model = eight
     exact = exact_of(workspace, model, np.longdouble)
     rng = np.random.default_rng(4)
@@ -690,7 +690,7 @@ def test_gradient_of_z0_with_respect_to_every_template_matches_50_digits_to_1e_1
 def test_gradient_of_zmu_with_respect_to_rates_matches_50_digits_to_1e_11(
     eight: tuple[Plain, hf.Model],
 ) -> None:
-    """A rate of the signal alone is in no fit where μ is free; at a given μ it is."""
+    """A rate of the signal alone does not change a fit with free μ, but one with fixed μ."""
     workspace, model = eight
     exact = exact_of(workspace, model)
     with jax.enable_x64(True):
@@ -711,7 +711,7 @@ def test_gradient_of_zmu_with_respect_to_rates_matches_50_digits_to_1e_11(
 
 
 def z0_and_gradient(model: hf.Model, exact: Exact) -> tuple[float, dict[Any, np.ndarray]]:
-    """Without a `jit`: by NumPy, where the other gradients here are those of programs."""
+    """Without `jit`, so computed in NumPy; the other gradients here are those of programs."""
     with jax.enable_x64(True):
         return gradient_of(
             lambda h: losses.significance(model, h), templates_of(exact), wrap=lambda plain: plain
@@ -729,7 +729,7 @@ def test_gradient_matches_50_digits_where_the_excess_is_about_to_vanish(excess: 
     assert 0 < value < 2.5 * excess
     with mpmath.workdps(50):
         oracle = Discovery(model, exact)
-        # Z0 = √q0 has the fewer digits the smaller q0 is: it is a difference.
+        # q0 is a difference: the smaller it is, the fewer digits Z0 = √q0 has.
         assert_slopes(ours, oracle.z0, exact, atol=1e-10)
 
 
@@ -769,7 +769,7 @@ def test_gradient_matches_50_digits_with_parameters_at_bounds(bounds: dict[str, 
         assert any(fit.at_bound[held] for fit in (oracle.found.free, oracle.found.conditional))
         data, free, null = oracle.points(exact)
         for fit, theta in ((oracle.found.free, free), (oracle.found.conditional, null)):
-            # It is a minimum within the bounds: what is held is pushed outwards.
+            # At a minimum within the bounds, the gradient pushes the held parameter outwards.
             pushed = exact.gradient(theta, data)[held]
             if fit.at_bound[held]:
                 assert pushed < 0 if fit.values[held] == bounds[name][1] else pushed > 0
@@ -950,7 +950,7 @@ def test_state_reports_muhat_and_failed_fits(make: Any) -> None:
     _, broken = losses.statistic_and_state(model, empty, "q0")
     assert not broken.converged
     assert np.asarray(broken.status_code).tolist() == [0, int(hf.Status.IMPOSSIBLE_START)]
-    # What failed is not started from.
+    # Fits do not start from a failed one.
     again, state = losses.statistic_and_state(model, {}, "q0", state=broken)
     assert state.converged
     assert again == pytest.approx(losses.q0(model, {}), rel=1e-12)

@@ -1,4 +1,4 @@
-"""Claims about the PyTorch losses: they are those of JAX, and behave in a training as torch's own.
+"""Claims about the PyTorch losses: equal to those of JAX, and usable in training like torch's own.
 
 The oracle of values and gradients is `firstlight.losses`, which has its own at 50 digits; that of
 derivatives as autograd sees them is torch's `gradcheck`.
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.slow
 
 SIGNAL, OTHER, BACKGROUND = [6.0, 9.0, 4.0], [2.0, 3.0, 5.0], [50.0, 40.0, 20.0]
 OBSERVED = [62.0, 57.0, 29.0]
-#: Whatever there is to exchange: two signals, a background and a shape.
+#: All kinds of templates: two signals, a background and a shape.
 TEMPLATES = {
     "signal": SIGNAL,
     "other": [2.5, 2.0, 5.5],
     ("SR", "background"): [51.0, 39.0, 21.0],
     ("SR", "background", "jes", "hi"): [55.0, 38.5, 19.0],
 }
-#: The same as the workspace has them.
+#: The same templates as in the workspace.
 NOMINAL = {
     "signal": SIGNAL,
     "other": OTHER,
@@ -50,7 +50,7 @@ NOMINAL = {
 }
 ROWS = [SIGNAL, [3.0, 12.0, 8.0], [7.0, 1.0, 0.5]]
 MUS = (0.5, 2.5, 4.0)
-#: What is wrong with a name or a size is said by the model.
+#: The model rejects wrong names and sizes, the losses everything else.
 REFUSED = (LossError, hf.ModelError)
 
 
@@ -88,20 +88,20 @@ def kept_session(model: hf.Model) -> ft.Session:
 def session(
     kept_session: ft.Session, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> ft.Session:
-    """One session for all, as new."""
+    """One session for all tests, reset."""
     use(request.param, monkeypatch)
     kept_session.reset()
     return kept_session
 
 
 def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer by NumPy alone, or by programs alone."""
+    """Compute in NumPy only, or in compiled programs only."""
     monkeypatch.setattr(programs, "PATIENCE", 1e9 if backend == "NumPy" else 0.0)
     monkeypatch.setattr(on_host, "_PATIENCE", Patience(evaluations=18))
 
 
 def scalar(value: Any) -> float:
-    """A number, also of a tensor with a history, of which torch would warn."""
+    """The value as a number; torch would warn about a tensor with a history."""
     return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
@@ -118,12 +118,12 @@ def leaves(histograms: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def in_jax(function: Callable[..., Any], keys: list[Any]) -> Callable[..., Any]:
-    """Value and gradient by all templates, in JAX, compiled once."""
+    """Value and gradient with respect to all templates, in JAX, compiled once."""
 
     def of_numbers(*values: Any) -> Any:
         return function(dict(zip(keys, values, strict=True)))
 
-    # In a program: without `jit` NumPy would answer, as it does for the session.
+    # Without `jit` NumPy would compute it, as it does for the session.
     by_all = jax.value_and_grad(of_numbers, tuple(range(len(keys))))
     program = jax.jit(by_all, compiler_options=compiler_options())
 
@@ -142,7 +142,7 @@ def q0_in_jax(model: hf.Model) -> Callable[..., tuple[float, list[Any]]]:
 
 @pytest.fixture(scope="module")
 def jax_q0(q0_in_jax: Callable[..., tuple[float, list[Any]]]) -> tuple[float, Any]:
-    """Of the workspace's own templates, with the gradient by the signal."""
+    """q0 with the workspace's own templates, and its gradient with respect to the signal."""
     value, (gradient, *_) = q0_in_jax(NOMINAL)
     assert value > 1
     return value, gradient
@@ -159,7 +159,7 @@ def nll_in_jax(model: hf.Model) -> Callable[..., Any]:
 
 
 def assert_same(value: Any, gradient: Any, expected: tuple[float, Any]) -> None:
-    """Agreement to 1e-12 of the size of the number, and of the largest slope."""
+    """Agreement to 1e-12 relative to the value, and to the largest slope."""
     assert scalar(value) == pytest.approx(expected[0], rel=1e-12, abs=1e-14)
     scale = np.max(np.abs(expected[1]))
     np.testing.assert_allclose(gradient, expected[1], rtol=1e-12, atol=1e-12 * scale)
@@ -211,7 +211,7 @@ def test_loss_equals_the_significance_of_jax(model: hf.Model, session: ft.Sessio
 def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit(
     model: hf.Model, session: ft.Session
 ) -> None:
-    """Their gradients are checked below: they come of the same program."""
+    """Their gradients come from the same program and are checked below."""
     named = {"signal": np.array(SIGNAL)}
     for mu in (2.5, 4.0):
         expected = losses.qmu_tilde(model, named, mu)
@@ -393,7 +393,7 @@ def test_hessian_product_goes_through_a_function_of_the_loss(session: ft.Session
 
 
 def toy(dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
-    """Events of signal and background, and a network that does not yet know them apart."""
+    """Events of signal and background, and a network that is not trained yet."""
     generator = torch.Generator().manual_seed(3)
     signal = torch.randn(200, 2, generator=generator, dtype=dtype) + 1.0
     background = torch.randn(400, 2, generator=generator, dtype=dtype)
@@ -517,7 +517,7 @@ def test_gradients_accumulate_over_backward_calls(
 def test_values_and_gradients_can_be_modified_and_outlive_the_next_step(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
-    """They are not the memory of JAX: in-place steps of a training harm nothing."""
+    """They do not share the memory of JAX, so in-place operations of a training are harmless."""
     signal = leaf(SIGNAL)
     value = ft.profiled_q0_loss(signal, session)
     value.backward()
@@ -616,7 +616,7 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
         positional = [p for p in required(their) if p[2] is not inspect.Parameter.KEYWORD_ONLY]
         assert mine[: len(positional)] == positional
         assert set(required(their)) <= set(mine)
-        # What is ours alone is to be given by name, and need not be.
+        # Arguments that only Firstlight has are optional keywords.
         for _, default, kind in mine[len(positional) :]:
             assert kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
             assert kind is inspect.Parameter.VAR_KEYWORD or default is not inspect.Parameter.empty
@@ -732,7 +732,7 @@ def test_a_failed_fit_raises_an_error_with_the_step_and_what_to_do(fallible: hf.
     ft.profiled_q0_loss(tensor(POSSIBLE), session)
     with pytest.raises(ft.FitError, match=r"step 3: the conditional fit .*on_failure='skip'"):
         ft.profiled_q0_loss(leaf(IMPOSSIBLE), session)
-    # Nothing of it sticks.
+    # The failure does not affect later steps.
     signal = leaf(POSSIBLE)
     value = ft.profiled_q0_loss(signal, session)
     value.backward()
@@ -949,7 +949,7 @@ def test_sessions_of_one_structure_compile_once(
             value.backward()
         ft.signal_jacobian(given, other)
     assert compilations.count == 0
-    # Data of the user's are an argument that the first session did not have: one program, once.
+    # User data are an argument that the first session did not have: one more program.
     shifted(leaf(SIGNAL)).backward()
     compilations.reset()
     shifted(leaf(ROWS[1])).backward()

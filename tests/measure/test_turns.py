@@ -15,7 +15,7 @@ import pytest
 
 from firstlight.measure.turns import WINDOWS, Turns
 
-#: Takes turns as a worker does; tells when each of its windows began and ended.
+#: Takes turns like a worker; reports when each of its windows began and ended.
 PROCESS = """
 import json, os, signal, sys, time
 from firstlight.measure.turns import Turns
@@ -35,7 +35,7 @@ os.write(job["fd"], json.dumps({"spans": spans, "calls": turns.calls}).encode())
 
 
 class Process:
-    """One of the two, with a pipe for what it tells."""
+    """One of the two processes, with a pipe for its reports."""
 
     def __init__(self, wait: int, pass_on: int, first: bool, **more: Any) -> None:
         self.reading, writing = os.pipe()
