@@ -389,6 +389,20 @@ def test_hessian_product_goes_through_a_function_of_the_loss(session: ft.Session
     np.testing.assert_allclose(squared, direct, rtol=1e-9)
 
 
+def test_second_derivatives_after_a_step_in_numpy_and_after_a_compiled_one_are_one_program(
+    kept_session: ft.Session, compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_session.reset()
+    for backend in ("NumPy", "compiled"):
+        use(backend, monkeypatch)
+        signal = leaf(SIGNAL)
+        value = ft.profiled_q0_loss(signal, kept_session)
+        (slope,) = torch.autograd.grad(value, signal, create_graph=True)
+        compilations.reset()
+        slope.sum().backward()
+    assert compilations.count == 0
+
+
 # --- in a training --------------------------------------------------------------------------------
 
 

@@ -2,9 +2,9 @@
 
 Other programs come and go within seconds, and change the time of a call by up to a half. Processes
 that are timed one after the other see different conditions; processes that alternate every few tens
-of milliseconds see the same ones. A turn is a byte in a pipe, passed between the processes without the parent. If
-the other process exits or hangs, this one continues alone, and its later calls do not count as
-measured in turns.
+of milliseconds see the same ones. A turn is a byte in a pipe, passed between the processes without
+the parent. If the other process exits or hangs, this one continues alone, and its later calls do
+not count as measured in turns.
 """
 
 import os
