@@ -10,7 +10,6 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ import pytest
 from firstlight.histfactory.programs import compiler_options
 from firstlight.measure.case_selection import mark_missing, select
 from firstlight.measure.checking import compare
+from firstlight.measure.process import Outcome, Report, run_worker
 from firstlight.measure.program import load_object
 from firstlight.measure.runner import Runner
-from firstlight.records import Case, Sample, Settings, jobs
+from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import histfactory
 
@@ -89,14 +89,17 @@ def test_program_agrees_with_the_reference(case: Case) -> None:
 
 
 def measured(case: Case) -> Sample:
-    """The sample of a timed process, after one that computes the reference if there is any."""
+    """The sample of a timed process, for which this one computes the reference."""
     require(case)
-    samples: list[Sample] = []
-    with Runner([case], BRIEF, samples.append) as runner:
-        for _, kind, index in jobs([case], BRIEF):
-            if kind == "timed" or case.reference:
-                runner.take(case, kind, index)
-    sample = samples[-1]
+    assert case.reference is not None
+    expected = load_object(case.reference)(case.seed, **case.parameters)
+
+    def spawn(job: Report, *arguments: Any) -> Outcome:
+        np.savez(job["reference_path"], *expected)
+        return run_worker(job, *arguments)
+
+    with Runner([case], BRIEF, lambda _: None, spawn=spawn) as runner:
+        sample = runner.take(case, "timed", 0)
     assert (sample.kind, sample.status) == ("timed", "ok"), sample.reason
     return sample
 
@@ -104,12 +107,12 @@ def measured(case: Case) -> Sample:
 @pytest.mark.parametrize("backend", ["jax-jit", "pyhf-jax"])
 def test_compilation_of_a_fit_is_measured_even_inside_pyhf(backend: str) -> None:
     (case,) = (c for c in cases("histfactory_fit", "complex-8p") if c.backend == backend)
-    # Without the reference: the test above compares with it.
-    sample = measured(replace(case, reference=None))
-    assert sample.cold is not None
+    sample = measured(case)
+    assert sample.cold is not None and sample.correctness is not None
     phases = sample.cold.phases_seconds
     assert all(phases[name] for name in ("import", "setup", "trace", "lower", "compile"))
     assert sample.counts["compiles"] and sample.counts["warm_compiles"] == 0
+    assert sample.correctness.max_relative_error is not None
 
 
 def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_reported() -> None:
