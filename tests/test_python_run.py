@@ -38,7 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> firstlight.Run:
     )
 
 
-def test_a_run_has_its_summaries_and_is_on_disk_as_the_command_line_leaves_it(
+def test_a_run_has_its_summaries_and_the_files_that_the_command_line_writes(
     measured: firstlight.Run,
 ) -> None:
     assert measured.ok and [case.case for case in measured.cases] == [CASE]
@@ -69,7 +69,7 @@ def test_a_notebook_shows_the_table_and_the_amortisation_curve() -> None:
     assert max(map(len, text.splitlines())) <= 110 and "\x1b" not in text
 
 
-def test_a_run_on_disk_is_loaded_again(measured: firstlight.Run) -> None:
+def test_a_run_is_loaded_from_its_directory(measured: firstlight.Run) -> None:
     assert firstlight.Run.load(measured.path) == measured
 
 
@@ -85,7 +85,7 @@ def test_a_run_on_disk_is_loaded_again(measured: firstlight.Run) -> None:
         ({"target": "matmul", "pattern": "["}, "not a regular expression"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(
+def test_invalid_arguments_are_rejected_before_anything_runs(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(FirstlightError, match=re.escape(said)):
@@ -93,7 +93,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interruption_keeps_what_was_measured(
+def test_after_an_interruption_the_samples_so_far_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.measure.runner import Runner

@@ -1,9 +1,9 @@
 """Firstlight measures the time to first result of compiled Python.
 
-`bench` lives here, and nothing is imported before it is asked for: a benchmark file that says
-`from firstlight import bench` must not change what it measures.
+`bench` is defined here, and everything else is imported on first use: `from firstlight import
+bench` in a benchmark file must not affect what it measures.
 
-PYTEST_DONT_REWRITE: a traced pytest finds this package imported already, and would warn of it.
+PYTEST_DONT_REWRITE: a traced pytest has imported this package already, and would warn about it.
 """
 
 __version__ = "0.1.0"
@@ -21,12 +21,12 @@ def __getattr__(name):  # type: ignore[no-untyped-def]
 
 
 def bench(function=None, /, **options):  # type: ignore[no-untyped-def]
-    """Mark a function that builds a step, for `firstlight run FILE`.
+    """Mark a function as a benchmark for `firstlight run FILE`.
 
     The function creates the data and returns a callable `step`, or `(step, arguments)`. Options:
-    `workload` (name, default the function's), `backend` (a label, default found out), `sizes`
-    ({size: keyword arguments}), `reference` (same keyword arguments, returns float64 results),
-    `tolerance` (relative), `environment` (variables of the worker).
+    `workload` (a name, default that of the function), `backend` (default: by what the file
+    imports), `sizes` ({size: keyword arguments}), `reference` (takes the same arguments, returns
+    float64 results), `tolerance` (relative), `environment` (variables of the worker).
     """
 
     def mark(builder):  # type: ignore[no-untyped-def]

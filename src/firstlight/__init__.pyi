@@ -1,4 +1,4 @@
-# The types of `__init__.py`, which may not import what would be needed to write them there.
+# The types of `__init__.py`, which must not import the modules that they need.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 

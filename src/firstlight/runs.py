@@ -1,6 +1,6 @@
-"""Measuring from Python: `firstlight.run(...)` returns a `Run`, which a notebook renders.
+"""Measuring from Python: `firstlight.run(...)` returns a `Run`, which notebooks render.
 
-The command line does the same with the same parts: plan, measure, `conclude`.
+The command line uses the same steps: plan, measure, `conclude`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from firstlight.measure.host import describe_host
+from firstlight.measure.host import load_average
 from firstlight.measure.planning import Request, plan_run
 from firstlight.measure.runner import Runner, Watch
 from firstlight.present.progress import Progress
@@ -28,7 +28,7 @@ from firstlight.statistics.run_summaries import assemble, load
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A measured run: its summaries, its samples, and where they are on disk."""
+    """A measured run: its summaries, its samples, and its directory."""
 
     path: Path
     record: RunRecord  # everything that `run.json` holds: host, settings, warnings, cases
@@ -36,7 +36,7 @@ class Run:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """Load the run in a directory, as `firstlight run` or `firstlight.run` left it."""
+        """Load a run from the directory written by `firstlight run` or `firstlight.run`."""
         record, samples = load(Path(path))
         return cls(Path(path), record, tuple(samples))
 
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether every case that can run here did, correctly and under a proven cache policy."""
+        """Whether all cases that can run here are correct and have a proven cache policy."""
         return all(case.status in ("ok", "skipped") for case in self.cases)
 
     @property
@@ -84,26 +84,26 @@ def run(
     progress: bool = True,
     on: str | None = None,
 ) -> Run:
-    """Measure a suite, a workload or your own file in fresh processes, as `firstlight run` does.
+    """Measure a suite, a workload or your own file in fresh processes, like `firstlight run`.
 
     - `target`: `quick`, `standard`, `full`, the name of a workload, or a path ending in `.py`
       with functions marked `@firstlight.bench`. Functions defined in a notebook cannot be measured,
-      because every process starts afresh.
+      because each process imports the file again.
     - `pattern`: only cases whose name contains a match of this regular expression.
-    - `backends`, `caches`: only these backends, and these persistent compilation cache policies.
+    - `backends`, `caches`: only these backends and persistent compilation cache policies.
     - `out`: the output directory, which must be new; default `firstlight-runs/TIME-TARGET`.
     - `processes`: fresh processes per case; default 6 (quick), 20 (full), otherwise 10.
     - `effort`: `quick` (6 processes, short warm part) or `rigorous` (30, long).
-    - `affinity`: CPUs that the workers are pinned to.
-    - `timeout_seconds`: limit per process.
+    - `affinity`: CPUs to pin the workers to.
+    - `timeout_seconds`: time limit per process.
     - `seed`: seed of the random run order.
     - `progress`: whether to print progress on stderr.
-    - `on`: `"ray"` or the address of a Ray cluster, on whose nodes it is then measured; they must
-      be machines of one class.
+    - `on`: `"ray"` or the address of a Ray cluster, to measure on its nodes, which must be machines
+      of one class.
 
-    Raises a `FirstlightError` that says what to do if nothing can be measured. A case that
-    fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption, what
-    was measured is on disk, and `firstlight run --resume DIR` finishes it.
+    Raises a `FirstlightError` that says what to do if nothing can be measured. A failing case does
+    not raise: see `Run.ok` and the `status` of its summary. After an interruption, the samples so
+    far are on disk, and `firstlight run --resume DIR` continues the run.
     """
     request = Request(
         target=os.fspath(target),
@@ -118,8 +118,7 @@ def run(
     )
     directory = None if out is None else Path(out)
     if on is None:
-        plan = plan_run(request)
-        return _measured(plan, directory, progress, _here)
+        return _measured(plan_run(request), directory, progress, _on_this_machine)
     from firstlight.cluster.samples import Fleet
 
     with Fleet.on(on) as fleet:
@@ -128,7 +127,7 @@ def run(
         return _measured(plan, directory, progress, partial(fleet.measure, machines))
 
 
-def _here(plan: Plan, directory: RunDirectory, watch: Watch) -> None:
+def _on_this_machine(plan: Plan, directory: RunDirectory, watch: Watch) -> None:
     with Runner(plan.cases, plan.settings, directory.keep) as runner:
         runner.run(watch)
 
@@ -139,7 +138,7 @@ def _measured(
     progress: bool,
     measure: Callable[[Plan, RunDirectory, Watch], None],
 ) -> Run:
-    """Carry out a plan in a new directory; what was measured is also summed up if that fails."""
+    """Carry out a plan in a new directory. If measuring fails, summarise the samples so far."""
     directory = RunDirectory.create(path or default_path(plan), plan)
     shown = Progress(sys.stderr) if progress else None
     try:
@@ -155,13 +154,13 @@ def _measured(
 
 
 def conclude(directory: RunDirectory, plan: Plan) -> Run:
-    """Summarise what was measured so far, and write the summary and the report."""
+    """Summarise the samples so far, and write the summary and the report."""
     samples = directory.samples()
-    record = assemble(directory.path, plan, samples, describe_host()["load"])
+    record = assemble(directory.path, plan, samples, load_average())
     directory.publish(record, render(record, samples))
     return Run(directory.path, record, tuple(samples))
 
 
 def default_path(plan: Plan) -> Path:
-    """Return the default directory of a run: firstlight-runs/TIME-TARGET."""
+    """The default directory of a run: firstlight-runs/TIME-TARGET."""
     return Path("firstlight-runs") / f"{stamp(plan.created_at)}-{Path(plan.target).stem}"

@@ -53,12 +53,12 @@ def test_templates_of_different_lengths_go_into_the_torch_loss(model: hf.Model) 
     assert found == pytest.approx(losses.q0(model, UNEQUAL), rel=1e-12)
 
 
-def test_infinite_yields_are_refused_by_the_nll(model: hf.Model) -> None:
+def test_infinite_yields_are_rejected_by_the_nll(model: hf.Model) -> None:
     with pytest.raises(LossError, match="infinite"):
         ft.nll_loss(torch.tensor([1.0, math.inf], dtype=torch.float64), ft.Session(model))
 
 
-def test_gradient_by_bandwidth_is_finite_with_infinite_edges_that_leak() -> None:
+def test_gradient_with_respect_to_bandwidth_is_finite_with_infinite_edges_that_leak() -> None:
     edges = (-math.inf, 0.0, 1.0, math.inf)
     with jax.enable_x64(True):
         slope = jax.jacrev(
@@ -71,7 +71,7 @@ def test_gradient_by_bandwidth_is_finite_with_infinite_edges_that_leak() -> None
 
 
 @pytest.mark.parametrize("factor", [0.0, -0.1])
-def test_rate_that_is_not_positive_is_refused(model: hf.Model, factor: float) -> None:  # both
+def test_a_rate_at_or_below_zero_is_rejected(model: hf.Model, factor: float) -> None:  # both
     key = ("SR", "background", "xs", "hi")
     with pytest.raises(LossError, match="xs"):
         losses.q0(model, {key: factor})
@@ -79,7 +79,7 @@ def test_rate_that_is_not_positive_is_refused(model: hf.Model, factor: float) ->
         ft.profiled_q0_loss({key: torch.tensor(factor, dtype=torch.float64)}, ft.Session(model))
 
 
-def test_skipped_step_has_gradient_zero_also_inside_of_a_function(make: Any) -> None:
+def test_a_function_of_a_skipped_step_has_zero_gradient(make: Any) -> None:
     sig = make.sample("signal", [5.0, 3.0], make.modifier("normfactor", "mu"))
     model = hf.load(
         make.workspace(
@@ -93,7 +93,7 @@ def test_skipped_step_has_gradient_zero_also_inside_of_a_function(make: Any) -> 
     assert np.all(h.grad.numpy() == 0)
 
 
-def test_a_factor_of_a_sample_that_has_no_such_normsys_is_refused(make: Any) -> None:
+def test_a_factor_of_a_sample_that_has_no_such_normsys_is_rejected(make: Any) -> None:
     only = make.normsys("only", 0.9, 1.1)
     signal = make.sample("signal", [6.0], make.modifier("normfactor", "mu"), only)
     channel = make.channel("SR", signal, make.sample("background", [50.0]))
@@ -104,7 +104,7 @@ def test_a_factor_of_a_sample_that_has_no_such_normsys_is_refused(make: Any) -> 
         losses.q0(model, {("SR", "background", "only", "hi"): 1.2})
 
 
-def test_a_histogram_that_was_first_used_for_inference_can_be_trained_with() -> None:
+def test_a_histogram_first_used_for_inference_can_be_used_in_training() -> None:
     histogram = ft.SoftHistogram([0.0, 0.5, 1.0])
     with torch.inference_mode():
         histogram(torch.tensor([0.2, 0.7]))
@@ -113,7 +113,7 @@ def test_a_histogram_that_was_first_used_for_inference_can_be_trained_with() -> 
     assert scores.grad is not None and torch.isfinite(scores.grad).all()
 
 
-def test_a_loss_that_was_used_can_be_copied_and_pickled(model: hf.Model) -> None:
+def test_a_used_loss_can_be_copied_and_pickled(model: hf.Model) -> None:
     loss = ft.SignificanceLoss(model)
     signal = torch.tensor([6.0, 9.0], dtype=torch.float64)
     value = loss(signal)
@@ -125,7 +125,7 @@ def test_arrays_of_any_stride_become_tensors() -> None:
     assert ft.as_tensor(np.arange(3.0)[::-1]).tolist() == [2.0, 1.0, 0.0]
 
 
-def test_negative_yields_inside_of_jit_are_no_number_and_not_converged(model: hf.Model) -> None:
+def test_negative_yields_inside_jit_give_nan_and_not_converged(model: hf.Model) -> None:
     def both(signal: Any) -> Any:
         return losses.statistic_and_state(model, {"signal": signal}, objective="asimov")
 
@@ -136,7 +136,7 @@ def test_negative_yields_inside_of_jit_are_no_number_and_not_converged(model: hf
     assert float(value) > 0 and bool(state.converged)
 
 
-def test_a_bandwidth_that_no_number_can_resolve_is_refused() -> None:
+def test_a_bandwidth_below_the_resolution_of_float64_is_rejected() -> None:
     for make_one in (ft.SoftHistogram, lambda e, b: soft_histogram([0.1], e, None, b)):
         with pytest.raises(LossError, match="bandwidth"):
             make_one([0.0, 0.1, 0.2], 1e-17)

@@ -12,7 +12,7 @@ import torch
 pytestmark = pytest.mark.slow
 
 
-def test_what_is_not_on_a_gpu_runs_as_it_is_and_keeps_its_derivatives():
+def test_functions_on_a_cpu_run_unrecorded_and_keep_their_derivatives():
     from firstlight.torch.replays import Replays
 
     replays, x = Replays(), torch.ones(3, requires_grad=True)
@@ -23,7 +23,7 @@ def test_what_is_not_on_a_gpu_runs_as_it_is_and_keeps_its_derivatives():
         assert torch.equal(slope, 2 * x)
 
 
-def test_a_histogram_that_was_used_can_be_copied_and_saved():
+def test_a_used_histogram_can_be_copied_and_saved():
     from firstlight.torch import SoftHistogram
 
     histogram = SoftHistogram(np.linspace(0, 1, 5))
@@ -33,7 +33,7 @@ def test_a_histogram_that_was_used_can_be_copied_and_saved():
         assert torch.equal(other(scores), wanted)
 
 
-def test_a_session_starts_anew_where_the_last_fits_were_lost():
+def test_a_session_continues_after_its_last_fits_were_lost():
     """The program writes over the memory of the last fits: a call that broke off leaves none."""
     from firstlight.histfactory import synthetic
     from firstlight.torch import create_profiled_session, from_pyhf, profiled_q0_loss
@@ -47,7 +47,7 @@ def test_a_session_starts_anew_where_the_last_fits_were_lost():
     assert session._near
 
 
-def test_on_a_gpu_loops_are_kept_out_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_are_not_part_of_gpu_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA's graphs of loops gave wrong fits; `benchmarks/losses_gpu.py` sees that on a GPU."""
     from firstlight.torch import programs
 

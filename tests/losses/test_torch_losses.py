@@ -1,4 +1,4 @@
-"""Claims about the PyTorch losses: they are those of JAX, and behave in a training as torch's own.
+"""Claims about the PyTorch losses: equal to those of JAX, and usable in training like torch's own.
 
 The oracle of values and gradients is `firstlight.losses`, which has its own at 50 digits; that of
 derivatives as autograd sees them is torch's `gradcheck`.
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.slow
 
 SIGNAL, OTHER, BACKGROUND = [6.0, 9.0, 4.0], [2.0, 3.0, 5.0], [50.0, 40.0, 20.0]
 OBSERVED = [62.0, 57.0, 29.0]
-#: Whatever there is to exchange: two signals, a background and a shape.
+#: All kinds of templates: two signals, a background and a shape.
 TEMPLATES = {
     "signal": SIGNAL,
     "other": [2.5, 2.0, 5.5],
     ("SR", "background"): [51.0, 39.0, 21.0],
     ("SR", "background", "jes", "hi"): [55.0, 38.5, 19.0],
 }
-#: The same as the workspace has them.
+#: The same templates as in the workspace.
 NOMINAL = {
     "signal": SIGNAL,
     "other": OTHER,
@@ -50,7 +50,7 @@ NOMINAL = {
 }
 ROWS = [SIGNAL, [3.0, 12.0, 8.0], [7.0, 1.0, 0.5]]
 MUS = (0.5, 2.5, 4.0)
-#: What is wrong with a name or a size is said by the model.
+#: The model rejects wrong names and sizes, the losses everything else.
 REFUSED = (LossError, hf.ModelError)
 
 
@@ -88,20 +88,20 @@ def kept_session(model: hf.Model) -> ft.Session:
 def session(
     kept_session: ft.Session, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> ft.Session:
-    """One session for all, as new."""
+    """One session for all tests, reset."""
     use(request.param, monkeypatch)
     kept_session.reset()
     return kept_session
 
 
 def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer by NumPy alone, or by programs alone."""
+    """Compute in NumPy only, or in compiled programs only."""
     monkeypatch.setattr(programs, "PATIENCE", 1e9 if backend == "NumPy" else 0.0)
     monkeypatch.setattr(on_host, "_PATIENCE", Patience(evaluations=18))
 
 
 def scalar(value: Any) -> float:
-    """A number, also of a tensor with a history, of which torch would warn."""
+    """The value as a number; torch would warn about a tensor with a history."""
     return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
@@ -118,12 +118,12 @@ def leaves(histograms: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def in_jax(function: Callable[..., Any], keys: list[Any]) -> Callable[..., Any]:
-    """Value and gradient by all templates, in JAX, compiled once."""
+    """Value and gradient with respect to all templates, in JAX, compiled once."""
 
     def of_numbers(*values: Any) -> Any:
         return function(dict(zip(keys, values, strict=True)))
 
-    # In a program: without `jit` NumPy would answer, as it does for the session.
+    # Without `jit` NumPy would compute it, as it does for the session.
     by_all = jax.value_and_grad(of_numbers, tuple(range(len(keys))))
     program = jax.jit(by_all, compiler_options=compiler_options())
 
@@ -142,14 +142,24 @@ def q0_in_jax(model: hf.Model) -> Callable[..., tuple[float, list[Any]]]:
 
 @pytest.fixture(scope="module")
 def jax_q0(q0_in_jax: Callable[..., tuple[float, list[Any]]]) -> tuple[float, Any]:
-    """Of the workspace's own templates, with the gradient by the signal."""
+    """q0 with the workspace's own templates, and its gradient with respect to the signal."""
     value, (gradient, *_) = q0_in_jax(NOMINAL)
     assert value > 1
     return value, gradient
 
 
+@pytest.fixture(scope="module")
+def nll_in_jax(model: hf.Model) -> Callable[..., Any]:
+    """Value and gradient with respect to the signal and the parameters, compiled once."""
+
+    def nll(signal: Any, parameters: Any) -> Any:
+        return losses.nll(model, {"signal": signal}, parameters)
+
+    return jax.jit(jax.value_and_grad(nll, (0, 1)), compiler_options=compiler_options())
+
+
 def assert_same(value: Any, gradient: Any, expected: tuple[float, Any]) -> None:
-    """Agreement to 1e-12 of the size of the number, and of the largest slope."""
+    """Agreement to 1e-12 relative to the value, and to the largest slope."""
     assert scalar(value) == pytest.approx(expected[0], rel=1e-12, abs=1e-14)
     scale = np.max(np.abs(expected[1]))
     np.testing.assert_allclose(gradient, expected[1], rtol=1e-12, atol=1e-12 * scale)
@@ -201,7 +211,7 @@ def test_loss_equals_the_significance_of_jax(model: hf.Model, session: ft.Sessio
 def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit(
     model: hf.Model, session: ft.Session
 ) -> None:
-    """Their gradients are checked below: they come of the same program."""
+    """Their gradients come from the same program and are checked below."""
     named = {"signal": np.array(SIGNAL)}
     for mu in (2.5, 4.0):
         expected = losses.qmu_tilde(model, named, mu)
@@ -217,16 +227,16 @@ def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit
     assert np.all(signal.grad.numpy() == 0)
 
 
-def test_nll_and_its_gradients_by_yields_and_parameters_are_those_of_jax(
-    model: hf.Model, session: ft.Session
+def test_nll_and_its_gradients_are_those_of_jax(
+    model: hf.Model, session: ft.Session, nll_in_jax: Callable[..., Any]
 ) -> None:
     init = model.init.astype(np.float64)
     elsewhere = init + np.linspace(-0.1, 0.2, len(init))
     for point in (None, elsewhere):
         with jax.enable_x64(True):
-            value, (by_signal, by_parameters) = jax.value_and_grad(
-                lambda s, p: losses.nll(model, {"signal": s}, p), (0, 1)
-            )(jnp.asarray(SIGNAL, jnp.float64), jnp.asarray(init if point is None else point))
+            value, (by_signal, by_parameters) = nll_in_jax(
+                jnp.asarray(SIGNAL, jnp.float64), jnp.asarray(init if point is None else point)
+            )
         signal = leaf(SIGNAL)
         params = None if point is None else leaf(point)
         ours = ft.nll_loss(signal, session, params)
@@ -253,7 +263,7 @@ def test_mapping_of_backgrounds_and_systematics_has_the_gradients_of_jax(
         assert np.any(slope != 0), key
 
 
-def test_two_signal_samples_follow_one_another_in_one_histogram(model: hf.Model) -> None:
+def test_one_histogram_holds_two_concatenated_signal_samples(model: hf.Model) -> None:
     both = ft.create_profiled_session(model, ["signal", "other"])
     assert both.signal_n_bins() == 6
     joined = leaf([*SIGNAL, *TEMPLATES["other"]])
@@ -327,7 +337,7 @@ def test_batch_of_signal_strengths_equals_single_calls(session: ft.Session) -> N
     assert [scalar(v) for v in rows] == pytest.approx([scalar(v) for v in together], rel=1e-12)
 
 
-def test_batch_of_one_histogram_or_of_none_is_a_list(
+def test_batch_of_one_or_no_histogram_is_a_list(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
     (only,) = ft.batch_profiled_q0_loss(tensor(SIGNAL), session)
@@ -359,7 +369,7 @@ def test_nll_and_batches_pass_gradcheck(session: ft.Session, model: hf.Model) ->
     )
 
 
-def test_second_derivatives_of_batches_and_of_the_nll_are_refused(session: ft.Session) -> None:
+def test_second_derivatives_of_batches_and_of_the_nll_are_rejected(session: ft.Session) -> None:
     signal = leaf(SIGNAL)
     (slope,) = torch.autograd.grad(ft.nll_loss(signal, session), signal, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivatives"):
@@ -379,11 +389,25 @@ def test_hessian_product_goes_through_a_function_of_the_loss(session: ft.Session
     np.testing.assert_allclose(squared, direct, rtol=1e-9)
 
 
+def test_second_derivatives_after_a_step_in_numpy_and_after_a_compiled_one_are_one_program(
+    kept_session: ft.Session, compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_session.reset()
+    for backend in ("NumPy", "compiled"):
+        use(backend, monkeypatch)
+        signal = leaf(SIGNAL)
+        value = ft.profiled_q0_loss(signal, kept_session)
+        (slope,) = torch.autograd.grad(value, signal, create_graph=True)
+        compilations.reset()
+        slope.sum().backward()
+    assert compilations.count == 0
+
+
 # --- in a training --------------------------------------------------------------------------------
 
 
 def toy(dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
-    """Events of signal and background, and a network that does not yet know them apart."""
+    """Events of signal and background, and a network that is not trained yet."""
     generator = torch.Generator().manual_seed(3)
     signal = torch.randn(200, 2, generator=generator, dtype=dtype) + 1.0
     background = torch.randn(400, 2, generator=generator, dtype=dtype)
@@ -474,7 +498,7 @@ def test_float32_histogram_gets_a_float32_gradient_of_a_float64_loss(
     np.testing.assert_allclose(signal.grad, jax_q0[1], rtol=1e-6, atol=1e-7)
 
 
-def test_anomaly_mode_finds_none(session: ft.Session, jax_q0: tuple[float, Any]) -> None:
+def test_anomaly_mode_finds_no_anomaly(session: ft.Session, jax_q0: tuple[float, Any]) -> None:
     signal = leaf(SIGNAL)
     with torch.autograd.set_detect_anomaly(True):
         ft.profiled_q0_loss(signal, session).backward()
@@ -504,10 +528,10 @@ def test_gradients_accumulate_over_backward_calls(
     np.testing.assert_allclose(signal.grad, 5 * jax_q0[1], rtol=1e-11, atol=1e-12)
 
 
-def test_values_and_gradients_may_be_written_to_and_outlive_the_next_step(
+def test_values_and_gradients_can_be_modified_and_outlive_the_next_step(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
-    """They are not the memory of JAX: in-place steps of a training harm nothing."""
+    """They do not share the memory of JAX, so in-place operations of a training are harmless."""
     signal = leaf(SIGNAL)
     value = ft.profiled_q0_loss(signal, session)
     value.backward()
@@ -526,7 +550,7 @@ def test_values_and_gradients_may_be_written_to_and_outlive_the_next_step(
     assert_same(jax_q0[0], ft.signal_jacobian(tensor(SIGNAL), session), jax_q0)
 
 
-def test_histogram_without_contiguous_memory_is_read_as_it_is(
+def test_a_strided_histogram_is_read_correctly(
     session: ft.Session, jax_q0: tuple[float, Any]
 ) -> None:
     strided = tensor([[x, 99.0] for x in SIGNAL])[:, 0]
@@ -534,7 +558,7 @@ def test_histogram_without_contiguous_memory_is_read_as_it_is(
     assert scalar(ft.profiled_q0_loss(strided, session)) == pytest.approx(jax_q0[0], rel=1e-12)
 
 
-def test_loss_is_a_module_of_torch_that_tells_its_sizes(model: hf.Model) -> None:
+def test_loss_is_a_torch_module_that_reports_its_sizes(model: hf.Model) -> None:
     loss = ft.SignificanceLoss(model)
     assert isinstance(loss, torch.nn.Module)
     assert loss.n_bins == 3
@@ -606,7 +630,7 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
         positional = [p for p in required(their) if p[2] is not inspect.Parameter.KEYWORD_ONLY]
         assert mine[: len(positional)] == positional
         assert set(required(their)) <= set(mine)
-        # What is ours alone is to be given by name, and need not be.
+        # Arguments that only Firstlight has are optional keywords.
         for _, default, kind in mine[len(positional) :]:
             assert kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
             assert kind is inspect.Parameter.VAR_KEYWORD or default is not inspect.Parameter.empty
@@ -622,7 +646,9 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
     same(ft.SignificanceLoss.z0, theirs.SignificanceLoss.z0)
 
 
-def test_model_of_nextstat_is_refused_with_what_to_give_instead(workspace: dict[str, Any]) -> None:
+def test_a_model_of_nextstat_is_rejected_and_the_message_says_what_to_give(
+    workspace: dict[str, Any],
+) -> None:
     import nextstat
 
     with pytest.raises(LossError, match=r"model is .*from_pyhf"):
@@ -687,7 +713,7 @@ def test_warm_and_cold_sessions_give_the_same_numbers(model: hf.Model) -> None:
         np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
 
 
-def test_session_that_was_reset_knows_nothing_of_its_past(model: hf.Model) -> None:
+def test_a_reset_session_has_no_memory_of_earlier_steps(model: hf.Model) -> None:
     session = ft.Session(model)
     first = ft.profiled_q0_loss(tensor(SIGNAL), session)
     ft.profiled_q0_loss(tensor([40.0, 0.1, 30.0]), session)
@@ -714,13 +740,13 @@ def fallible(make: Any) -> hf.Model:
     return hf.load(make.workspace([make.channel("SR", signal, background)], [OBSERVED]))
 
 
-def test_failed_fit_raises_with_the_step_and_what_to_do(fallible: hf.Model) -> None:
+def test_a_failed_fit_raises_an_error_with_the_step_and_what_to_do(fallible: hf.Model) -> None:
     session = ft.Session(fallible, BOTH)
     ft.profiled_q0_loss(tensor(POSSIBLE), session)
     ft.profiled_q0_loss(tensor(POSSIBLE), session)
     with pytest.raises(ft.FitError, match=r"step 3: the conditional fit .*on_failure='skip'"):
         ft.profiled_q0_loss(leaf(IMPOSSIBLE), session)
-    # Nothing of it sticks.
+    # The failure does not affect later steps.
     signal = leaf(POSSIBLE)
     value = ft.profiled_q0_loss(signal, session)
     value.backward()
@@ -759,7 +785,7 @@ def test_network_does_not_move_in_a_skipped_step(fallible: hf.Model) -> None:
     assert not torch.equal(scale.detach(), before)
 
 
-def test_last_good_step_stands_in_for_a_failed_one(fallible: hf.Model) -> None:
+def test_last_good_step_replaces_a_failed_one(fallible: hf.Model) -> None:
     session = ft.Session(fallible, BOTH, on_failure="last_good")
     with pytest.warns(RuntimeWarning, match="step 1"):  # nothing was good yet
         nothing = leaf(IMPOSSIBLE)
@@ -777,7 +803,7 @@ def test_last_good_step_stands_in_for_a_failed_one(fallible: hf.Model) -> None:
     assert [f.step for f in session.failures] == [1, 3]
 
 
-def test_row_of_a_batch_that_fails_leaves_the_others_alone(fallible: hf.Model) -> None:
+def test_a_failed_row_of_a_batch_does_not_affect_the_others(fallible: hf.Model) -> None:
     rows = leaf([POSSIBLE, IMPOSSIBLE, [*ROWS[1], *BACKGROUND]])
     session = ft.Session(fallible, BOTH, on_failure="skip")
     with pytest.warns(RuntimeWarning, match="row 1"):
@@ -825,7 +851,7 @@ def test_row_of_a_batch_that_fails_leaves_the_others_alone(fallible: hf.Model) -
         ),
     ],
 )
-def test_bad_histogram_is_refused_by_every_loss_with_its_name(
+def test_bad_histogram_is_rejected_by_every_loss_with_its_name(
     session: ft.Session, histogram: Callable[[], Any], message: str
 ) -> None:
     given = histogram()
@@ -834,7 +860,7 @@ def test_bad_histogram_is_refused_by_every_loss_with_its_name(
             function(given, session)
 
 
-def test_infinite_yields_are_refused(session: ft.Session) -> None:
+def test_infinite_yields_are_rejected(session: ft.Session) -> None:
     for function in (ft.profiled_q0_loss, ft.signal_jacobian):
         with pytest.raises(LossError, match=r"signal_histogram.*infinite"):
             function(tensor([1.0, math.inf, 2.0]), session)
@@ -892,7 +918,7 @@ def test_bad_options_of_a_session_are_named(
         ft.SignificanceLoss(model, **options)
 
 
-def test_tensor_on_another_device_than_the_chosen_one_is_refused(model: hf.Model) -> None:
+def test_a_tensor_on_another_device_than_the_chosen_one_is_rejected(model: hf.Model) -> None:
     on_gpu = ft.SignificanceLoss(model, device="cuda")
     with pytest.raises(LossError, match='is on cpu, but device="cuda"'):
         on_gpu(tensor(SIGNAL))
@@ -901,7 +927,7 @@ def test_tensor_on_another_device_than_the_chosen_one_is_refused(model: hf.Model
         on_cpu(tensor(SIGNAL, device="meta"))
 
 
-def test_thing_that_is_no_model_is_refused() -> None:
+def test_an_object_that_is_not_a_model_is_rejected() -> None:
     with pytest.raises(LossError, match=r"model is builtins\.int"):
         ft.Session(3)
 
@@ -937,14 +963,14 @@ def test_sessions_of_one_structure_compile_once(
             value.backward()
         ft.signal_jacobian(given, other)
     assert compilations.count == 0
-    # Data of the user's are an argument that the first session did not have: one program, once.
+    # User data are an argument that the first session did not have: one more program.
     shifted(leaf(SIGNAL)).backward()
     compilations.reset()
     shifted(leaf(ROWS[1])).backward()
     assert compilations.count == 0
 
 
-def test_a_training_begins_in_numpy_and_goes_on_compiled_in_the_same_minimum(
+def test_a_training_starts_in_numpy_and_continues_compiled_in_the_same_minimum(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both variations add yields, so there are two minima; that of the training becomes higher."""
@@ -990,7 +1016,7 @@ print(json.dumps([loaded, value.item(), signal.grad.tolist(), again.item(), grap
 """
 
 
-def test_first_step_loads_neither_jax_nor_the_compiler_of_torch_which_leaves_the_loss_alone(
+def test_the_first_step_imports_neither_jax_nor_torch_compile_which_does_not_trace_into_the_loss(
     workspace: dict[str, Any], jax_q0: tuple[float, Any]
 ) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _FIRST_STEP, json.dumps(workspace)]

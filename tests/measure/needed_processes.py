@@ -1,4 +1,4 @@
-"""Measuring with no process that the claim of a test does not need: frameworks load slowly."""
+"""Measures with only the processes that a test needs, because frameworks load slowly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firstlight.records import Case, Sample, Settings, jobs
 
 
 def timed_samples(cases: Sequence[Case], settings: Settings) -> dict[str, Sample]:
-    """The timed sample of each case, by its id; a check only where a reference is made by it."""
+    """The timed sample of each case, by its id; only cases with a reference get a check process."""
     samples: list[Sample] = []
     with Runner(cases, settings, samples.append) as runner:
         for case, kind, index in jobs(cases, settings):

@@ -54,16 +54,16 @@ def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: i
         ("warm", ONE, ONE, {**counts(1, 1), "compiles": 2}, (), "1 of 2 compilations never asked"),
         ("warm", ONE, ONE, {**counts(1, 1), "warm_compiles": 1}, (), "never asked the cache"),
         ("cold", NONE, NONE, counts(0, 0), (), "never asked the cache"),
-        ("warm", ONE, TWO, counts(1, 0), (), "key of jit_f is another one in every process"),
+        ("warm", ONE, TWO, counts(1, 0), (), "key of jit_f differs from process to process"),
         ("warm", NONE, ONE, counts(1, 0), (), "stored nothing"),
-        ("shared", ONE, ONE, counts(1, 1), (), "another cache than Firstlight's"),
+        ("shared", ONE, ONE, counts(1, 1), (), "did not use Firstlight's cache"),
         ("shared", OURS, OURS, counts(2, 1), (), "1 of 2 requests missed"),
         ("frozen", FROZEN, FROZEN, off(traces=1, lowerings=0, compiles=0), (), "1 traces"),
         ("frozen", FROZEN, FROZEN, off(compiles=0, warm_compiles=3), (), "3 compiles in a process"),
         ("frozen", FROZEN, FROZEN, counts(1, 1), (), "although the policy is frozen"),
         ("tiered", NONE, NONE, tiers(1, 2), (), "1 of 2 signatures were compiled before"),
         ("tiered", NONE, NONE, tiers(2, 0), (), "2 of 2 signatures never switched"),
-        ("tiered", NONE, NONE, off(compiles=1), (), "no function of the program is in tiers"),
+        ("tiered", NONE, NONE, off(compiles=1), (), "no function of the program ran in tiers"),
         (
             "warm",
             NONE,
@@ -82,7 +82,7 @@ def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: i
         ),
     ],
 )
-def test_a_false_label_is_refused_with_its_reason(
+def test_a_false_label_is_rejected_with_its_reason(
     policy, before, after, seen, refusals, words
 ) -> None:  # type: ignore[no-untyped-def]
     proof = prove(policy, "jax", before, after, seen, refusals)
@@ -112,7 +112,7 @@ def test_entries_do_not_count_locks_and_access_times(tmp_path: Path) -> None:
     assert entries(tmp_path, "torch") == {"fxgraph/entry"}
 
 
-def test_restoring_takes_away_what_a_process_added_and_nothing_else(tmp_path: Path) -> None:
+def test_restoring_removes_only_what_a_process_added(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     stored = files(tmp_path)
     (tmp_path / "b").touch()
@@ -122,7 +122,7 @@ def test_restoring_takes_away_what_a_process_added_and_nothing_else(tmp_path: Pa
     assert files(tmp_path) == frozenset()
 
 
-def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:
+def test_an_enabled_cache_has_no_thresholds(tmp_path: Path) -> None:
     for policy in ("cold", "warm"):
         variables = cache_variables(policy, "jax", tmp_path)
         assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
@@ -132,7 +132,7 @@ def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:
     assert "JAX_COMPILATION_CACHE_DIR" not in off
 
 
-def test_what_torch_does_not_store_is_quoted() -> None:
+def test_the_reason_why_torch_stores_nothing_is_quoted() -> None:
     refusal = "Bypassing FX Graph Cache because 'Can't cache HigherOrderOperator: with_effects'"
     reason = prove("warm", "torch", NONE, NONE, counts(1, 0), (refusal,)).reason
     assert reason is not None

@@ -10,7 +10,7 @@ from firstlight.measure import host as host_module
 from firstlight.measure.host import describe_host, noise_warnings, recorded_environment
 
 
-def test_what_can_change_a_number_is_recorded_and_secrets_are_not() -> None:
+def test_variables_that_affect_a_measurement_are_recorded_but_secrets_are_not() -> None:
     recorded = recorded_environment(
         {
             "XLA_FLAGS": "--a",
@@ -25,11 +25,11 @@ def test_what_can_change_a_number_is_recorded_and_secrets_are_not() -> None:
     assert recorded == {"XLA_FLAGS": "--a", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0"}
 
 
-def test_versions_are_those_that_run() -> None:
+def test_recorded_versions_are_those_imported() -> None:
     assert describe_host()["packages"]["numpy"] == numpy.__version__
 
 
-def test_a_noisy_machine_is_described_in_words() -> None:
+def test_noise_of_the_machine_is_reported_as_warnings() -> None:
     host = describe_host()
     calm = {
         **host,
@@ -39,7 +39,7 @@ def test_a_noisy_machine_is_described_in_words() -> None:
         "memory_available_bytes": 1 << 34,
     }
     calm["cpu"]["virtual"] = False
-    assert noise_warnings(calm) == []
+    assert list(noise_warnings(calm)) == []
     busy = {**calm, "cpu_busy_ratio": 0.6, "container": {"cpu_quota": 1.5}}
     busy["cpu"] = {**calm["cpu"], "frequency_governor": "powersave", "virtual": True}
     text = " ".join(noise_warnings(busy))
@@ -47,7 +47,7 @@ def test_a_noisy_machine_is_described_in_words() -> None:
         assert word in text
 
 
-def test_a_module_that_git_does_not_know_makes_the_harness_a_changed_one(
+def test_an_untracked_module_marks_the_harness_as_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "src" / "firstlight" / "measure"

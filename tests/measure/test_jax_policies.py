@@ -18,7 +18,7 @@ POLICIES = ("shared", "frozen", "tiered")
 
 
 @pytest.mark.slow
-def test_processes_prove_that_they_shared_a_cache_loaded_what_was_frozen_or_ran_in_tiers() -> None:
+def test_processes_prove_the_policies_shared_frozen_and_tiered() -> None:
     backends, workloads = registered()
     cases = select("matmul", workloads, backends, ["jax-jit"], POLICIES, "small")
     # Without the check process, which computes the reference: that is the same for all policies.
@@ -46,7 +46,7 @@ def test_processes_prove_that_they_shared_a_cache_loaded_what_was_frozen_or_ran_
     assert (tiered.counts["numpy_break_even_calls"] or 0) > 1  # NumPy needs less than XLA's compile
 
 
-def test_a_label_that_the_counts_refute_is_not_believed() -> None:
+def test_a_label_that_contradicts_the_counts_is_unproven() -> None:
     backends, workloads = registered()
     cases = select("matmul", workloads, backends, ["jax-jit"], ("frozen", "tiered"), "small")
     for case in cases:
@@ -55,7 +55,7 @@ def test_a_label_that_the_counts_refute_is_not_believed() -> None:
         assert len(unproven_labels(case, [sample])) == 1
 
 
-def test_policies_are_those_that_a_backend_can_have(tmp_path: Path) -> None:
+def test_a_backend_has_only_the_policies_that_it_supports(tmp_path: Path) -> None:
     backends, workloads = registered()
     names = {c.id for c in select("matmul", workloads, backends, None, POLICIES, "small")}
     assert {name for name in names if not name.endswith("/none")} == {

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from firstlight.measure.process import WORKER, run_worker
+from firstlight.measure.user_file import cases_in
+from firstlight.workloads.catalog import registered
 
 ADAPTER = "firstlight.measure.adapters:NumPy"
 MARK = "from firstlight import bench\n"
@@ -75,7 +77,7 @@ def test_a_program_that_prints_does_not_disturb_the_report(write: Write) -> None
     assert outcome.output_tail.endswith("noise\n") and len(outcome.output_tail) <= 4000
 
 
-def test_a_process_that_hangs_is_ended_with_its_children(write: Write, tmp_path: Path) -> None:
+def test_a_hanging_process_is_killed_with_its_children(write: Write, tmp_path: Path) -> None:
     path = write(
         "hang.py",
         f"""
@@ -100,7 +102,7 @@ def test_a_crash_is_a_signal_not_a_report(write: Write) -> None:
     assert outcome.exit_code == -11 and outcome.report is None and not outcome.out_of_memory
 
 
-def test_memory_that_runs_out_is_told_apart_from_other_errors(write: Write) -> None:
+def test_out_of_memory_is_distinguished_from_other_errors(write: Write) -> None:
     path = write(
         "memory.py",
         """
@@ -188,12 +190,29 @@ def test_the_worker_script_is_short_because_it_is_compiled_at_every_start() -> N
         ("@bench\ndef build(): return 3", "not a step"),
     ],
 )
-def test_a_broken_contract_is_explained(write: Write, body: str, message: str) -> None:
+def test_a_violated_contract_is_explained(write: Write, body: str, message: str) -> None:
     outcome = run_worker(job(write("broken.py", MARK + body)), os.environ, 60)
     assert outcome.report is not None and message in outcome.report["error"]
 
 
-def test_a_file_that_hides_behind_another_module_is_explained(write: Write) -> None:
+def test_a_file_that_hides_a_module_is_explained(write: Write) -> None:
     path = write("numpy.py", "def build(): return (lambda: 1), ()")
     outcome = run_worker(job(path), os.environ, 60)
     assert outcome.report is not None and "Rename the file" in outcome.report["error"]
+
+
+@pytest.mark.parametrize(
+    ("imports", "backend"),
+    [("", "python"), ("numpy", "numpy"), ("torch, numpy", "torch"), ("numpy, jax", "jax")],
+)
+def test_a_file_is_measured_as_the_framework_that_it_imports(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports: str, backend: str
+) -> None:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name in ("jax", "numpy", "torch"):
+        (stubs / f"{name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(stubs))
+    mark = f"import {imports}\n{MARK}" if imports else MARK
+    path = write("mine.py", mark + "@bench\ndef build(): return lambda: None")
+    assert [case.backend for case in cases_in(path, registered()[0], None, None)] == [backend]

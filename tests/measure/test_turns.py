@@ -15,7 +15,7 @@ import pytest
 
 from firstlight.measure.turns import WINDOWS, Turns
 
-#: Takes turns as a worker does; tells when each of its windows began and ended.
+#: Takes turns like a worker; reports when each of its windows began and ended.
 PROCESS = """
 import json, os, signal, sys, time
 from firstlight.measure.turns import Turns
@@ -35,7 +35,7 @@ os.write(job["fd"], json.dumps({"spans": spans, "calls": turns.calls}).encode())
 
 
 class Process:
-    """One of the two, with a pipe for what it tells."""
+    """One of the two processes, with a pipe for its reports."""
 
     def __init__(self, wait: int, pass_on: int, first: bool, **more: Any) -> None:
         self.reading, writing = os.pipe()
@@ -72,7 +72,9 @@ def test_windows_of_two_processes_alternate_and_never_overlap() -> None:
 
 
 @pytest.mark.parametrize("dies", ["first", "second"])
-def test_when_one_dies_the_other_goes_on_and_says_which_windows_were_in_turns(dies: str) -> None:
+def test_when_one_process_dies_the_other_continues_and_reports_its_windows_in_turns(
+    dies: str,
+) -> None:
     more: dict[str, Any] = {"dies_at": 7}
     pair = two(more, {}) if dies == "first" else two({}, more)
     left = pair[1 if dies == "first" else 0].told()
@@ -83,7 +85,7 @@ def test_when_one_dies_the_other_goes_on_and_says_which_windows_were_in_turns(di
     assert len(left["calls"]) == (8 if dies == "first" else 7)
 
 
-def test_one_that_hangs_is_not_waited_for_for_ever() -> None:
+def test_waiting_for_a_hanging_process_ends() -> None:
     pair = two({"hangs_at": 2}, {"timeout_seconds": 2.0})
     left = pair[1].told()
     assert len(left["spans"]) == WINDOWS and len(left["calls"]) == 3
@@ -92,7 +94,7 @@ def test_one_that_hangs_is_not_waited_for_for_ever() -> None:
     pair[0].told()
 
 
-def test_without_another_process_there_is_one_window_and_no_turn(tmp_path: Path) -> None:
+def test_a_single_process_has_one_window_and_no_turns(tmp_path: Path) -> None:
     turns = Turns({"turn": None})
     turns.begin()
     turns.end(5)

@@ -20,6 +20,7 @@ import pytest
 from firstlight.histfactory.programs import compiler_options
 from firstlight.measure.case_selection import mark_missing, select
 from firstlight.measure.checking import compare
+from firstlight.measure.process import Outcome, Report, run_worker
 from firstlight.measure.program import load_object
 from firstlight.measure.runner import Runner
 from firstlight.records import Case, Sample, Settings
@@ -88,17 +89,23 @@ def test_program_agrees_with_the_reference(case: Case) -> None:
 
 
 def measured(case: Case) -> Sample:
+    """The sample of a timed process, for which this one computes the reference."""
     require(case)
-    samples: list[Sample] = []
-    with Runner([case], BRIEF, samples.append) as runner:
-        runner.run(lambda *_: None)
-    sample = samples[-1]
+    assert case.reference is not None
+    expected = load_object(case.reference)(case.seed, **case.parameters)
+
+    def spawn(job: Report, *arguments: Any) -> Outcome:
+        np.savez(job["reference_path"], *expected)
+        return run_worker(job, *arguments)
+
+    with Runner([case], BRIEF, lambda _: None, spawn=spawn) as runner:
+        sample = runner.take(case, "timed", 0)
     assert (sample.kind, sample.status) == ("timed", "ok"), sample.reason
     return sample
 
 
 @pytest.mark.parametrize("backend", ["jax-jit", "pyhf-jax"])
-def test_compilation_of_a_fit_is_seen_also_inside_of_pyhf(backend: str) -> None:
+def test_compilation_of_a_fit_is_measured_even_inside_pyhf(backend: str) -> None:
     (case,) = (c for c in cases("histfactory_fit", "complex-8p") if c.backend == backend)
     sample = measured(case)
     assert sample.cold is not None and sample.correctness is not None
@@ -108,7 +115,7 @@ def test_compilation_of_a_fit_is_seen_also_inside_of_pyhf(backend: str) -> None:
     assert sample.correctness.max_relative_error is not None
 
 
-def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_told() -> None:
+def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_reported() -> None:
     (case,) = (c for c in cases("histfactory_fit", "complex-8p") if c.backend == "nextstat")
     sample = measured(case)
     assert sample.cold is not None and sample.correctness is not None
@@ -119,7 +126,7 @@ def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_told(
 
 
 @pytest.mark.parametrize("module", ["pyhf", "nextstat"])
-def test_a_missing_peer_is_skipped_with_what_to_install(module: str) -> None:
+def test_a_missing_peer_is_skipped_and_the_message_names_what_to_install(module: str) -> None:
     marked = mark_missing(SMALL, BACKENDS, lambda name: name != module)
     skipped = {case.backend: case.skipped for case in marked if case.skipped}
     assert set(skipped) == {b for b in (c.backend for c in SMALL) if b.startswith(module)}
@@ -129,7 +136,7 @@ def test_a_missing_peer_is_skipped_with_what_to_install(module: str) -> None:
 # --- what the harness relies on ---
 
 
-def test_loading_the_inputs_imports_nothing() -> None:
+def test_importing_the_inputs_imports_nothing_else() -> None:
     tree = ast.parse(Path(histfactory.__file__).read_text())
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in imports] == ["from __future__ import annotations"]
@@ -139,7 +146,7 @@ def test_loading_the_inputs_imports_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "function"), [("nextstat", "build_fit"), ("pyhf", "build_fit_numpy")]
 )
-def test_a_peer_that_does_not_need_jax_does_not_pay_for_it(module: str, function: str) -> None:
+def test_a_peer_that_does_not_need_jax_does_not_import_it(module: str, function: str) -> None:
     code = (
         f"from firstlight.workloads.programs import histfactory_{module} as program; import sys\n"
         f"step, arguments = program.{function}(lambda f: f, 0, 'complex-8p')\n"
@@ -150,7 +157,7 @@ def test_a_peer_that_does_not_need_jax_does_not_pay_for_it(module: str, function
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_size_without_some_library_says_why(task: str) -> None:
+def test_a_size_that_some_library_does_not_run_has_a_note(task: str) -> None:
     for size in WORKLOADS[task].sizes.values():
         left_out = set(WORKLOADS[task].programs) - set(size.frameworks or ())
         assert bool(size.note) == bool(left_out)
@@ -206,7 +213,7 @@ def test_reference_likelihood_is_that_of_pyhf_with_184_parameters() -> None:
 
     likelihood, theta = likelihood_and_point("thu-184p")
     workspace = pyhf.Workspace(histfactory.workspace(SEED, "thu-184p"))
-    model = workspace.model()
+    model = workspace.model(validate=False)  # the workspace has been validated
     assert tuple(model.config.par_names) == likelihood.names
     expected = -model.logpdf(theta, workspace.data(model))[0]
     assert likelihood.nll(theta, likelihood.observed) == pytest.approx(expected, rel=1e-13)

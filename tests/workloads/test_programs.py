@@ -146,7 +146,7 @@ assert again[1].sharding == args[0].sharding and again[0] < outputs[0]
 """
 
 
-def test_on_four_devices_each_has_a_quarter_and_the_step_is_that_of_the_whole() -> None:
+def test_each_of_four_devices_has_a_quarter_and_the_step_is_that_of_one_device() -> None:
     """Of the batch, or of the model; then the next step is the same program."""
     source = str(Path(program("matmul").__file__ or "").parents[3])
     environment = os.environ | {
@@ -193,7 +193,7 @@ def test_setting_up_a_jax_program_compiles_nothing(
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("name", ONE_DEVICE)
-def test_a_second_call_returns_the_same_because_arguments_are_left_alone(
+def test_a_second_call_returns_the_same_because_arguments_are_not_modified(
     name: str, framework: str
 ) -> None:
     step, args = getattr(program(name), f"build_{framework}")(as_written, SEED, **SIZES[name])
@@ -203,7 +203,7 @@ def test_a_second_call_returns_the_same_because_arguments_are_left_alone(
 
 
 @pytest.mark.parametrize(("padded", "compiles"), [(False, 3), (True, 1)])
-def test_sweep_compiles_once_a_shape(padded: bool, compiles: int) -> None:
+def test_sweep_compiles_once_per_shape(padded: bool, compiles: int) -> None:
     import jax
 
     compiled = []
@@ -354,7 +354,7 @@ def test_matmul_reference_matches_exactly_rounded_sums() -> None:
     assert_close(program("matmul").reference(SEED, n=20)[0], exact, 1e-14)
 
 
-def test_inference_reference_answers_each_request_as_if_it_came_alone() -> None:
+def test_inference_reference_equals_each_request_computed_alone() -> None:
     module, params = program("batched_inference"), {"requests": 4, "width": 6}
     w1, b1, w2, b2, w3, b3, requests = (a.tolist() for a in module.make_inputs(SEED, **params))
 

@@ -51,9 +51,8 @@ def test_the_standard_suite_has_both_sizes_and_both_frameworks() -> None:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: str(case.id))
 def test_program_agrees_with_the_reference(case: Case) -> None:
-    # The whole step is compiled as users compile it; its parts in half of the time.
-    options = None if case.size.endswith("step") else compiler_options()
-    jit = partial(jax.jit, compiler_options=options)
+    # With the options of the engine, which compiles in half of the time.
+    jit = partial(jax.jit, compiler_options=compiler_options())
     compile: Any = jit if case.backend == "jax-jit" else lambda function: function
     step, arguments = load_object(case.program)(compile, SEED, **case.parameters)
     found = step(*arguments)
@@ -66,7 +65,7 @@ def test_program_agrees_with_the_reference(case: Case) -> None:
 
 
 @pytest.mark.parametrize("preset", ["complex-8p", "thu-184p"])
-def test_the_reference_likelihood_has_the_derivative_that_differences_have(preset: str) -> None:
+def test_derivative_of_the_reference_likelihood_matches_differences(preset: str) -> None:
     likelihood, cells, yields = significance._likelihood(SEED, preset)
     _, slope = significance.reference_nll_signal_grad(SEED, preset)
     counts = likelihood.observed
@@ -82,7 +81,7 @@ def test_the_reference_likelihood_has_the_derivative_that_differences_have(prese
         assert difference == pytest.approx(slope[i], rel=1e-6, abs=1e-8)
 
 
-def test_the_reference_q0_has_the_derivative_that_refits_have() -> None:
+def test_derivative_of_the_reference_q0_matches_refits() -> None:
     likelihood, cells, yields = significance._likelihood(SEED, PRESET)
     value, slope = significance.reference_profiled_q0(SEED, PRESET)
     counts = likelihood.observed
@@ -100,7 +99,7 @@ def test_the_reference_q0_has_the_derivative_that_refits_have() -> None:
         assert difference == pytest.approx(slope[i], rel=1e-3, abs=1e-6)
 
 
-def test_the_reference_loss_has_the_gradient_that_differences_have() -> None:
+def test_gradient_of_the_reference_loss_matches_differences() -> None:
     likelihood, cells, yields = significance._likelihood(SEED, PRESET)
     x, weights = significance.network(SEED)
 
@@ -118,7 +117,7 @@ def test_the_reference_loss_has_the_gradient_that_differences_have() -> None:
         assert difference == pytest.approx(gradients[layer][place], rel=1e-5, abs=1e-9)
 
 
-def test_other_yields_leave_varied_templates_where_they_are() -> None:
+def test_replacing_yields_does_not_change_varied_templates() -> None:
     likelihood, cells, yields = significance._likelihood(SEED, "thu-184p")
     other = likelihood.with_yields(cells, 2 * yields)
     for sign, shift in ((1, "_up"), (-1, "_down")):

@@ -83,7 +83,7 @@ def on_cluster(options: argparse.Namespace) -> int:
     from functools import partial
 
     from firstlight.cluster.samples import Fleet
-    from firstlight.measure.planning import take_up
+    from firstlight.measure.planning import reopen
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
 
@@ -91,7 +91,7 @@ def on_cluster(options: argparse.Namespace) -> int:
     with Fleet.on(options.on) as fleet:
         if options.resume is not None:
             require_plan_kept(options)
-            directory, plan = take_up(options.resume, fleet.same)
+            directory, plan = reopen(options.resume, fleet.same)
             return finish(directory, plan, partial(measure_on, fleet, fleet.same(plan)), where)
         classes = fleet.classes()
         for machines in classes:
@@ -137,10 +137,10 @@ def finish(
 
 
 def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
-    from firstlight.measure.planning import take_up
+    from firstlight.measure.planning import reopen
 
     require_plan_kept(options)
-    return take_up(options.resume)
+    return reopen(options.resume)
 
 
 def require_plan_kept(options: argparse.Namespace) -> None:

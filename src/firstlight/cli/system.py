@@ -21,7 +21,7 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.host import describe_host, harness, noise_warnings
 
     host = describe_host(watch_seconds=0.5)
-    warnings = noise_warnings(host)
+    warnings = list(noise_warnings(host))
     if options.json:
         print(json.dumps({"harness": harness(), "host": host, "warnings": warnings}, indent=1))
         return 0

@@ -26,7 +26,7 @@ from firstlight.gate.selection import (
     path_in_repository,
 )
 from firstlight.gate.sides import Side, from_environments, from_revisions, in_words
-from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
+from firstlight.measure.case_selection import SAMPLING, SelectionError, suggestion
 from firstlight.measure.host import describe_host
 from firstlight.records import JsonObject, Settings, from_json, slug
 from firstlight.statistics.calibration import Thresholds, load_thresholds
@@ -117,7 +117,7 @@ def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = Fa
     target, gated = request.target or "quick", request.gate_on or GATED
     for name in gated:
         if name not in QUANTITIES:  # a typing error would gate nothing, and pass
-            meant = nearest(name, QUANTITIES)
+            meant = suggestion(name, QUANTITIES)
             raise SelectionError(f"--gate-on {name!r} is not a quantity.{meant}")
     chosen = choose(target, sides, request.backend, request.cache, request.pattern)
     selection, control = _with_control(chosen, request.control)

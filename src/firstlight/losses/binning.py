@@ -1,4 +1,4 @@
-"""Definition of a soft histogram, independent of framework: edges, bandwidth, counted events.
+"""The definition of soft histograms in every framework: edges, bandwidth, counted events.
 
 Every event spreads its weight over the bins with a kernel of width `bandwidth` around its score:
 the weight in a bin is the integral of the kernel over it. The outermost bins extend to infinity, so

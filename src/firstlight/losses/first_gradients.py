@@ -1,4 +1,4 @@
-"""The first gradients of the losses, by NumPy: `histfactory.first_gradients`, with templates."""
+"""First gradients of the losses in NumPy: `histfactory.first_gradients` for templates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Statistic(NamedTuple):
 
     q: float
     state: State
-    gradient: list[Array]  # by every template
+    gradient: list[Array]  # with respect to every template
     by_mu: Array
 
 
@@ -63,7 +63,7 @@ def statistic(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> Statistic:
-    """A statistic of a model with other templates, unchecked."""
+    """A statistic of a model with other templates, without checks of the arguments."""
     given = dict(zip(keys, values, strict=True))
     engine = OnHost(templates.exchange(model, given, variations))
     with patience.spent(engine.prepared):
@@ -83,7 +83,7 @@ def statistic(
 
 
 def _of_expected(engine: OnHost, theta: Array, made: RatioAndFits) -> Slope:
-    """Of a statistic whose data are made by the model itself."""
+    """The slope of a statistic of Asimov data, which change with the templates."""
     (value,) = value_slopes(engine, made)
     value, _ = through_asimov(engine.prepared, theta, made.problems[0].data, value)
     return weighted_sum((2.0, value), (-2.0, slope_of_floor(engine.prepared)))
@@ -102,7 +102,7 @@ def _by_template(
     return list(templates.by_template(model, named, given, variations))
 
 
-def tested(
+def statistic_rule(
     model: Model,
     keys: Keys,
     values: Values,
@@ -111,7 +111,7 @@ def tested(
     root: bool,
     **options: Any,
 ) -> Linear | None:
-    """The rule of `objectives.tested`."""
+    """The rule for `objectives.unchecked_statistic`; see `linear_results`."""
     if not _are_possible(model, keys, values):
         return None
     found = statistic(model, keys, values, RATIO, objective=objective, **options)
@@ -124,7 +124,7 @@ def tested(
     return Linear((value, found.state), (np.array([slope]), constant), gradients)
 
 
-def limit(
+def limit_rule(
     model: Model,
     keys: Keys,
     values: Values,
@@ -135,7 +135,7 @@ def limit(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> Linear | None:
-    """The rule of the limit as a loss."""
+    """The rule for `objectives._limit`; see `linear_results`."""
     level = float(level)
     if not (_are_possible(model, keys, values) and 0 < level < 1):
         return None
@@ -157,13 +157,13 @@ def limit(
 
 
 def _by_value(values: Values, gradient: list[Array]) -> list[Array]:
-    """For `Linear`; several factors, which are numbers, arrive as one array."""
+    """The gradient in the form that `Linear` takes; several factors arrive as one array."""
     parts = gradient if isinstance(values, tuple) else [np.stack(gradient)]
     return [part[None] for part in parts]
 
 
 def _are_possible(model: Model, keys: Keys, values: Values) -> bool:
-    """Whether no yield is negative and all values are finite; others give NaN, from a program."""
+    """Whether no yield is negative and all values are finite; a program returns NaN otherwise."""
     for key, given in zip(keys, values, strict=True):
         yields = templates.place_of(model, key).array == "nominal"
         if not np.all(np.isfinite(given)) or (yields and np.any(np.asarray(given) < 0)):

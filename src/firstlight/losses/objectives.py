@@ -139,7 +139,7 @@ def statistic_and_state(
     if (mu is None) != (test_statistic == "q0"):
         wanted = "a signal strength: give mu" if mu is None else "no signal strength: drop mu"
         raise LossError(f"statistic {statistic!r} tests {wanted}.")
-    return tested(
+    return unchecked_statistic(
         model,
         *_checked(model, histograms, objective, options.get("data")),
         objective=objective,
@@ -179,8 +179,8 @@ def nll(
 
 
 @in_float64
-@first_gradient_by(Rule(first_gradients.tested, RATIO))
-def tested(
+@first_gradient_by(Rule(first_gradients.statistic_rule, RATIO))
+def unchecked_statistic(
     model: Model,
     keys: Keys,
     values: Values,
@@ -194,7 +194,7 @@ def tested(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> tuple[Number, State]:
-    """A statistic (or its square root) of a model with other templates, unchecked."""
+    """A statistic (or its square root) of a model with other templates."""
     changed = _exchanged(model, keys, values, variations)
     if objective == "observed":
         found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, warm_start)
@@ -210,8 +210,8 @@ def tested(
     # A negative expectation would be rewarded, so impossible templates give NaN.
     possible = jnp.asarray(True)
     for key, given in zip(keys, map(jnp.asarray, values), strict=True):
-        least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
-        possible &= jnp.all((given >= least) & jnp.isfinite(given))
+        lowest = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
+        possible &= jnp.all((given >= lowest) & jnp.isfinite(given))
     known = replace(state.warm_start, known=state.warm_start.known & possible)
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
@@ -221,7 +221,7 @@ def _exchanged(model: Model, keys: Keys, values: Values, variations: str) -> Mod
 
 
 @in_float64
-@first_gradient_by(Rule(first_gradients.limit, LIMIT))
+@first_gradient_by(Rule(first_gradients.limit_rule, LIMIT))
 def _limit(
     model: Model,
     keys: Keys,
@@ -272,7 +272,7 @@ def _checked(
 
 
 def _wrong(place: templates.Position, given: ArrayLike) -> str:
-    """What is wrong with a template, or nothing. Traced values cannot be looked at."""
+    """What is wrong with a template, or "" if nothing is. Traced values cannot be checked."""
     dtype = str(getattr(given, "dtype", "float64"))
     if dtype in ("float16", "bfloat16"):
         return f"is {dtype}, which is too imprecise for yields. Convert it to float32 or float64."

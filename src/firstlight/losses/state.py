@@ -1,4 +1,4 @@
-"""How the fits behind a loss went: what one training step hands to the next."""
+"""The state of the fits behind a loss, passed from one training step to the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.precision import float64_scope, is_traced
 
-#: Of the templates that a network produces.
+#: Names and values of the templates that a network produces.
 Keys = tuple[templates.Key, ...]
 Values = tuple[ArrayLike, ...]
 
@@ -22,7 +22,7 @@ Values = tuple[ArrayLike, ...]
 @pytree
 @dataclass(frozen=True)
 class State:
-    """How the fits behind a result went, and where the next ones can start."""
+    """The outcome of the fits behind a result, and a start for the next ones."""
 
     warm_start: WarmStart
     muhat: Number
@@ -36,7 +36,7 @@ class State:
 
 
 def state_of(found: Ratio) -> State:
-    """Always has the same shapes and types, so that a program can both take and return it."""
+    """The state after a statistic. Shapes and types never change: programs take and return it."""
     xp: Numpy = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
     warm_start = warm_start_of(found.free, found.conditional)

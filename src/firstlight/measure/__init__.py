@@ -1,1 +1,1 @@
-"""How it is measured: fresh processes, a declared cache, phases, memory, and nothing computed."""
+"""Measuring in fresh processes, under a declared cache policy. No statistics are computed here."""

@@ -1,11 +1,11 @@
-"""Cache policies: what is set, and how each process proves that the label it carries is true.
+"""Cache policies, and the proof that a process ran under the policy in its label.
 
-- `none`: persistent caches are off, and nothing asked for one.
-- `cold`: on, empty before the process, and filled by it: a cache that stores nothing is not on.
+- `none`: persistent caches are off, and no compilation looked one up.
+- `cold`: on, empty before the process and filled by it. A cache that stores nothing is not on.
 - `warm`: filled by a priming process; every compilation is a hit, and nothing is added.
-- `shared`: the same with Firstlight's own cache (`firstlight exec`), one for all processes.
-- `frozen`: a priming process has frozen the functions; nothing is traced, lowered or compiled.
-- `tiered`: caches are off; NumPy answers the first call of every function, a thread compiles.
+- `shared`: like `warm`, with Firstlight's own cache (`firstlight exec`) instead of JAX's.
+- `frozen`: a priming process froze the functions; nothing is traced, lowered or compiled.
+- `tiered`: caches are off; NumPy answers the first call of each function while a thread compiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from firstlight.records import CacheProof, JsonObject
 
 POLICIES = ("none", "cold", "warm", "shared", "frozen", "tiered")
 
-#: Removed from the inherited environment: a user's own cache would make every label false.
+#: Variables removed from the environment: a user's own cache would falsify every label.
 INHERITED = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",
@@ -40,25 +40,24 @@ INHERITED = (
     "CUDA_CACHE_DISABLE",
 )
 
-
-_NO_ENTRIES = (".lock", ".lockfile", "-atime", ".lease", ".unfinished")
-#: What is in a folder of Firstlight's cache.
-_OURS = "compiled-"
+_NOT_ENTRIES = (".lock", ".lockfile", "-atime", ".lease", ".unfinished")
+#: Prefix of the entries of Firstlight's own cache.
+_FIRSTLIGHT_PREFIX = "compiled-"
 
 
 def files(directory: Path) -> frozenset[str]:
-    """Every file in a cache directory, without locks and access times."""
+    """All files in a cache directory except locks and access times."""
     if not directory.is_dir():
         return frozenset()
     return frozenset(
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and not path.name.endswith(_NO_ENTRIES)
+        if path.is_file() and not path.name.endswith(_NOT_ENTRIES)
     )
 
 
 def entries(directory: Path, kind: str | None) -> frozenset[str]:
-    """The stored results, without the sources and libraries that Inductor also keeps there."""
+    """The cached results, without the sources and libraries that Inductor keeps beside them."""
     found = files(directory)
     if kind != "torch":
         return found
@@ -66,13 +65,13 @@ def entries(directory: Path, kind: str | None) -> frozenset[str]:
 
 
 def empty(directory: Path) -> None:
-    """An empty directory at the same path: the path is part of JAX's cache key."""
+    """Empty a directory but keep its path, which is part of JAX's cache key."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
 
 
 def restore(directory: Path, stored: frozenset[str]) -> None:
-    """Remove what a process added, so that the next one finds what the priming process left."""
+    """Remove what a process added to the entries `stored` by the priming process."""
     for name in files(directory) - stored:
         (directory / name).unlink(missing_ok=True)
 
@@ -85,10 +84,11 @@ def prove(
     counts: JsonObject,
     refusals: Sequence[str] = (),
 ) -> CacheProof:
-    """Whether the process ran under the policy that its label claims.
+    """Check whether a process ran under the policy that its label claims.
 
-    `before` and `after` are the entries that the parent counted itself; `counts` is what the
-    framework reported in the process; `refusals` is why the priming process stored less than all.
+    `before` and `after` are the entries that the parent found on disk, `counts` what the framework
+    reported in the process, and `refusals` the reasons why the priming process did not store
+    some results.
     """
     if kind is None:
         return CacheProof(policy, True, "this backend has no persistent cache", 0, 0, None, None)
@@ -128,8 +128,8 @@ def _objection(
     if compiles > requests:
         unasked = f"{compiles - requests} of {compiles} compilations never asked the cache"
         return f"{unasked}: the program switched it off."
-    if policy == "shared" and not all(name.startswith(_OURS) for name in before):
-        return "the processes used another cache than Firstlight's: the program names its folder."
+    if policy == "shared" and not all(name.startswith(_FIRSTLIGHT_PREFIX) for name in before):
+        return "the processes did not use Firstlight's cache: the program sets another directory."
     if missed > 0 or after - before:
         return f"{missed} of {requests} requests missed: {_why_missed(before, after, refusals)}"
     return None
@@ -140,15 +140,15 @@ def _compiled_after_all(counts: JsonObject) -> str | None:
     done["compiles"] += counts.get("warm_compiles") or 0
     if not any(done.values()):
         return None
-    said = ", ".join(f"{number} {name}" for name, number in done.items())
-    return f"{said} in a process that should need none: the program compiles more than was frozen."
+    counted = ", ".join(f"{number} {name}" for name, number in done.items())
+    return f"{counted} in a process that should need none: not everything it compiles was frozen."
 
 
 def _not_in_tiers(counts: JsonObject) -> str | None:
     known, begun = (counts.get(n) or 0 for n in ("signatures", "signatures_begun_in_numpy"))
     switched = counts.get("signatures_switched") or 0
     if not known:
-        return "no function of the program is in tiers: it applies no transformation of ours."
+        return "no function of the program ran in tiers: it never applies the harness's transform."
     if begun < known:
         return f"{known - begun} of {known} signatures were compiled before they answered."
     if switched < known:
@@ -160,7 +160,7 @@ _SWITCHED_ON = (
     "the program switched the persistent cache on, although the policy is {}. Take the cache "
     "settings out of the program: the harness sets them."
 )
-#: What JAX's own words for a result that it does not store mean, and what to do.
+#: Parts of JAX's messages about results that it does not store: what they mean and what to do.
 _NOT_STORED = {
     "host callbacks": "results that use host callbacks (pure_callback, io_callback, debug.print) "
     "are never stored. Take the callback out of the compiled function, or measure with --cache "
@@ -193,8 +193,7 @@ def _why_missed(before: frozenset[str], after: frozenset[str], refusals: Sequenc
     stored, added = ({name.split("-")[0] for name in names} for names in (before, after - before))
     if changed := sorted(stored & added):
         return (
-            f"the key of {changed[0]} is another one in every process: something that differs from "
-            "process to process (an address, a random constant, a path) is part of the program or "
-            "of its flags."
+            f"the key of {changed[0]} differs from process to process: the program or its flags "
+            "contain something that changes (an address, a random constant, a path)."
         )
     return "the priming process did not compile the same programs as this one."

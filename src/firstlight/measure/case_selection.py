@@ -1,4 +1,4 @@
-"""Which cases of the catalogue are measured, and how much of them is sampled."""
+"""Select cases from the catalogue; the sample sizes of each effort level."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from firstlight.workloads.catalog import QUICK, SUITES, Backend, Size, Workload
 
 
 class SelectionError(FirstlightError):
-    """The request does not exist; the message names the nearest match."""
+    """No case matches the request; the message suggests the closest name."""
 
 
-#: Six processes are the fewest whose exact interval for a median reaches 95 %.
+#: Six is the smallest number of processes whose exact interval for a median covers 95 %.
 SAMPLING = {
     "quick": Settings(6, 1000, 20, 0.25, 5, 0.02, 120.0, None, 0),
-    #: Both sides take turns in twenty windows of a fiftieth of a second: short enough to meet the
-    #: same machine, and together no longer than they must be, because cold starts need the rounds.
+    #: Both sides alternate in twenty windows of 20 ms: short enough that both see the same machine
+    #: state. The total is short because cold starts need many rounds.
     "gate": Settings(6, 4000, 20, 0.4, 5, 0.02, 120.0, None, 0),
     "standard": Settings(10, 1000, 30, 1.0, 10, 0.05, 300.0, None, 0),
     "full": Settings(20, 1000, 30, 1.0, 10, 0.05, 600.0, None, 0),
@@ -27,8 +27,8 @@ SAMPLING = {
 }
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: what was probably meant, and all that there is."""
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: the closest known name, and all known names."""
     import difflib
 
     names = sorted(known)
@@ -42,7 +42,7 @@ def resolve_backends(
 ) -> tuple[str, ...] | None:
     for name in wanted or ():
         if name not in backends:
-            raise SelectionError(f"unknown backend {name!r}.{nearest(name, backends)}")
+            raise SelectionError(f"unknown backend {name!r}.{suggestion(name, backends)}")
     return tuple(dict.fromkeys(wanted)) if wanted else None
 
 
@@ -54,11 +54,11 @@ def select(
     caches: Sequence[str] | None = None,
     pattern: str | None = None,
 ) -> list[Case]:
-    """The cases of a suite or of a single workload, narrowed by backend, cache policy and regex."""
+    """The cases of a suite or a workload, filtered by backend, cache policy and regex."""
     if target not in SUITES and target not in workloads:
         raise SelectionError(
-            f"unknown suite or workload {target!r}.{nearest(target, [*SUITES, *workloads])} "
-            "Your own file must exist and end in .py."
+            f"unknown suite or workload {target!r}.{suggestion(target, [*SUITES, *workloads])} "
+            "To measure your own file, give a path that ends in .py."
         )
     named = resolve_backends(wanted_backends, backends)
     cases = [
@@ -85,13 +85,13 @@ def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
     except re.error as error:
         raise SelectionError(f"-b {pattern!r} is not a regular expression: {error}") from None
     if not kept:
-        hint = nearest(pattern or "", {c.workload for c in cases})
+        hint = suggestion(pattern or "", {c.workload for c in cases})
         raise SelectionError(f"-b {pattern!r} matches none of {len(cases)} cases.{hint}")
     return kept
 
 
 def _members(target: str, workloads: Mapping[str, Workload]) -> Iterable[tuple[Workload, str]]:
-    """(workload, size) of a suite, or all sizes of one workload."""
+    """(workload, size) pairs of a suite, or all sizes of one workload."""
     for workload in workloads.values() if target in SUITES else (workloads[target],):
         sizes = tuple(workload.sizes)
         if target == "quick":
@@ -113,25 +113,25 @@ def _program(workload: Workload, size: Size, backend: Backend) -> str | None:
 
 def _policies(target: str, backend: Backend, caches: Sequence[str] | None) -> tuple[str, ...]:
     if backend.cache is None:
-        return ("none",)  # nothing to cache: measured once, whatever the policy of the others
+        return ("none",)  # nothing to cache: measured once, under every choice of policies
     if caches:
-        return tuple(c for c in dict.fromkeys(caches) if c in _available(backend))
+        return tuple(c for c in dict.fromkeys(caches) if c in _supported(backend))
     if target == "full":
         return ("none", "cold", "warm")
     return ("none", "warm") if backend.compiled else ("none",)
 
 
-def _available(backend: Backend) -> tuple[str, ...]:
-    """Firstlight's cache is one for JAX; freezing and tiers take the place of `jax.jit`."""
+def _supported(backend: Backend) -> tuple[str, ...]:
+    """Firstlight's cache works with JAX only; `frozen` and `tiered` replace `jax.jit`."""
     if backend.cache != "jax":
         return ("none", "cold", "warm")
-    own = ("shared", "frozen", "tiered") if backend.adapter in _STAND_INS else ("shared",)
-    return ("none", "cold", "warm", *own)
+    ours = ("shared", "frozen", "tiered") if backend.adapter in _REPLACEMENTS else ("shared",)
+    return ("none", "cold", "warm", *ours)
 
 
 _POLICIES_OF_JAX = "firstlight.measure.adapters.jax_policies"
-#: By adapter: what takes its place under a policy.
-_STAND_INS = {
+#: {adapter: {policy: the adapter used instead under this policy}}
+_REPLACEMENTS = {
     "firstlight.measure.adapters.jax:JaxJit": {
         "frozen": f"{_POLICIES_OF_JAX}:JaxFrozen",
         "tiered": f"{_POLICIES_OF_JAX}:JaxTiered",
@@ -151,7 +151,7 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
         backend=backend.name,
         cache=cache,
         title=workload.title,
-        adapter=_STAND_INS.get(backend.adapter, {}).get(cache, backend.adapter),
+        adapter=_REPLACEMENTS.get(backend.adapter, {}).get(cache, backend.adapter),
         program=program,
         reference=workload.reference,
         parameters=parameters.parameters,
@@ -165,21 +165,21 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
     )
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     from importlib.util import find_spec
 
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):  # a finder that refuses, a half-imported module
+    except (ImportError, ValueError):  # an import hook that fails, a half-imported module
         return False
 
 
 def mark_missing(
     cases: Sequence[Case],
     backends: Mapping[str, Backend],
-    installed: Callable[[str], bool] = _installed,
+    installed: Callable[[str], bool] = _is_installed,
 ) -> list[Case]:
-    """The same cases, those whose framework is not installed marked as skipped."""
+    """The same cases; those whose framework is not installed are marked as skipped."""
     missing: dict[str, str] = {}
     for backend in backends.values():
         if absent := [module for module in backend.requires if not installed(module)]:

@@ -1,4 +1,4 @@
-"""Correct before fast: a result against its float64 reference, after the last timestamp."""
+"""Compares results with their float64 reference, after the last timestamp."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: Data beyond this are not made a second time to be hashed: the check must not run out of memory.
+#: Larger inputs are not created a second time for hashing: the check must not run out of memory.
 _MAX_HASHED_BYTES = 1 << 30
 
 
 def check(job: "Job", adapter: "Adapter", result: object) -> "Job":
-    """Compare with the reference: computed by the check process, read by the others."""
+    """Compare a result with the reference, which the check process computes and the others read."""
     outputs = [adapter.to_numpy(leaf) for leaf in adapter.leaves(result)]
     if not outputs:
         raise BenchmarkError(
@@ -49,7 +49,7 @@ def check(job: "Job", adapter: "Adapter", result: object) -> "Job":
 
 
 def reference_outputs(job: "Job", adapter: "Adapter") -> list[Array]:
-    """The reference in double precision; one that is not finite cannot judge anything."""
+    """The reference in double precision. Raises if it is not finite."""
     if job["file"]:
         value = load_user_function(job).__firstlight__["reference"](**user_parameters(job))
     else:
@@ -62,13 +62,13 @@ def reference_outputs(job: "Job", adapter: "Adapter") -> list[Array]:
 
 
 def widened(array: Array) -> Array:
-    """float64, or complex128 where there is an imaginary part to lose."""
+    """The array as float64, or as complex128 if it is complex."""
     double = numpy.complex128 if numpy.iscomplexobj(array) else numpy.float64
     return numpy.asarray(array, dtype=double)
 
 
 def compare(outputs: list[Array], expected: list[Array], tolerance: float) -> "Job":
-    """Largest |output - reference| over largest |reference|, the worst of the outputs."""
+    """Compare max |output - reference| / max |reference|, the worst output's, with `tolerance`."""
     shapes, wanted = [o.shape for o in outputs], [e.shape for e in expected]
     if shapes != wanted:
         what = f"output shapes {shapes} differ from the reference's {wanted}"
@@ -92,10 +92,10 @@ def compare(outputs: list[Array], expected: list[Array], tolerance: float) -> "J
 
 
 def data_hashes(job: "Job", adapter: "Adapter", builder: object, size: int) -> "Job":
-    """SHA-256 of every input array, in the order of the protocol's `data`, for the check process.
+    """SHA-256 of every input array, in the order of the protocol's `data`; else the reason why not.
 
-    The data are made anew, because the step may have changed or given away those it was called
-    with. `size` is their bytes. Where it cannot be done, it says why.
+    The inputs are created again, because the step may have modified or donated its arguments.
+    `size` is their total in bytes.
     """
     if size > _MAX_HASHED_BYTES:
         return {"data_sha256": None, "data_sha256_unknown": f"{size} bytes: too large to hash"}
@@ -105,7 +105,7 @@ def data_hashes(job: "Job", adapter: "Adapter", builder: object, size: int) -> "
         leaves = adapter.leaves(set_up(job, adapter, builder)[1])
         arrays = [adapter.to_numpy(x) for x in leaves if adapter.describe(x) is not None]
         found = [hashlib.sha256(numpy.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]
-    except Exception as error:  # a program that can be built once only, an array of a strange kind
-        why = f"the data could not be made again: {type(error).__name__}: {error}"
+    except Exception as error:  # a program that can be built only once, an unusual kind of array
+        why = f"the data could not be created again: {type(error).__name__}: {error}"
         return {"data_sha256": None, "data_sha256_unknown": why[:300]}
     return {"data_sha256": found}

@@ -1,4 +1,4 @@
-"""The machine and the software, as far as they can change a number, and what makes it noisy."""
+"""Describes the machine and the software: what can affect a measurement, and sources of noise."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _VARIABLE = re.compile(
 
 
 def describe_host(watch_seconds: float = 0.0) -> JsonObject:
-    """Everything that is recorded with a run.
+    """Everything about the machine that is recorded with a run.
 
-    With `watch_seconds` the CPU is watched for so long, to see what others take of it: the load
-    average still remembers what this user did a minute ago.
+    watch_seconds: how long to watch the CPU for use by other programs. The load average would also
+        include what this user did a minute ago.
     """
     import psutil
 
@@ -50,13 +50,13 @@ def describe_host(watch_seconds: float = 0.0) -> JsonObject:
         **software(_installed()),
         "environment": recorded_environment(os.environ),
         "commit": _commit(Path.cwd()),
-        "load": _load(),
+        "load": load_average(),
         "cpu_busy_ratio": busy,
     }
 
 
 def recorded_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that can change a number, without anything that looks like a secret."""
+    """The variables that can affect a measurement, except those that look like secrets."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -125,9 +125,9 @@ def _os() -> dict[str, str | None]:
 
 
 def software(installed: Mapping[str, str]) -> JsonObject:
-    """`packages`, whose version is part of the protocol, and `lock`: what a rerun has to install.
+    """`packages`, whose versions are part of the protocol, and `lock`: all that is installed.
 
-    Where a package was installed from is left out: it can be a path that says who measured.
+    Install locations are left out, because a path can contain the user's name.
     """
     versions = {name: installed.get(normal_name(name)) for name in PACKAGES}
     return {
@@ -145,14 +145,14 @@ def _installed() -> dict[str, str]:
     from importlib.metadata import distributions
 
     found: dict[str, str] = {}
-    for one in distributions():
-        if name := one.metadata["Name"]:  # the first on the path is the one that is imported
-            found.setdefault(normal_name(name), one.version)
+    for distribution in distributions():
+        if name := distribution.metadata["Name"]:  # Python imports the first one on the path
+            found.setdefault(normal_name(name), distribution.version)
     return found
 
 
 def _commit(source: Path) -> JsonObject | None:
-    """The git commit of the folder that is measured from, and whether it was changed."""
+    """The git commit of a folder, and whether tracked files differ from it."""
     commit = _output("git", "-C", str(source), "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -161,44 +161,41 @@ def _commit(source: Path) -> JsonObject | None:
 
 
 def harness() -> JsonObject:
-    """What measured: version, and the commit where it runs from a checkout."""
+    """The version of Firstlight, and its commit if it runs from a checkout."""
     from firstlight import __version__
 
-    # Only a checkout of Firstlight itself counts, not whatever surrounds an installed package.
+    # A repository that merely contains the environment with the installed package does not count.
     checkout = Path(__file__).parents[3]
     commit = _commit(checkout) if (checkout / "src" / "firstlight").is_dir() else None
     if commit is not None and not commit["changed"]:
-        # A module that git does not track yet is imported nevertheless.
+        # Untracked modules are imported too.
         new = ("ls-files", "--others", "--exclude-standard", "--", "src/firstlight/*.py")
         commit = {**commit, "changed": bool(_output("git", "-C", str(checkout), *new))}
     return {"name": "firstlight", "version": __version__, "commit": commit}
 
 
-def _load() -> list[float] | None:
+def load_average() -> list[float] | None:
+    """Over one, five and fifteen minutes; None where the system has none."""
     try:
         return list(os.getloadavg())
     except OSError:
         return None
 
 
-def noise_warnings(host: JsonObject) -> list[str]:
-    """What about this machine makes its numbers less certain, in words."""
-    return list(_noise(host))
-
-
-def _noise(host: JsonObject) -> Iterator[str]:
+def noise_warnings(host: JsonObject) -> Iterator[str]:
+    """Warnings about what adds noise to measurements on this machine."""
     cpu, quota = host["cpu"], host["container"]["cpu_quota"]
     if (busy := noisy_share(host)) is not None:
         yield (
-            f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
-            "from the measured ones"
+            f"other programs were using {busy:.0%} of the CPU when the run began: measured "
+            "processes get less of it"
         )
     if (governor := cpu["frequency_governor"]) not in (None, "performance"):
         yield f"the CPU frequency policy is {governor!r}: speeds change with load"
     if cpu["virtual"]:
-        yield "this is a virtual machine: neighbours can take time unseen"
+        yield "this is a virtual machine: other guests can take CPU time unseen"
     if (cpu["usable_cores"] or 1) < 2:
-        yield "there is one core only: the parent shares it with the measured process"
+        yield "there is only one core: the parent shares it with the measured process"
     if quota is not None:
         yield f"the container may use {quota:.1f} CPUs: it is throttled when it uses more"
     if host["memory_available_bytes"] < 2 << 30:

@@ -1,9 +1,9 @@
-"""What happens in the measured process: phases, the check, warm calls, and one report.
+"""Runs inside the measured process: phases, the check, warm calls, and one report.
 
 Up to the first result this imports `sys`, `os`, `time` and builtin modules, then the framework and
-the program under test. It tells the parent `done` on an inherited pipe the moment the result is
-there, and sends one line of JSON afterwards. Time that belongs to no phase (loading this module and
-the adapter, reading VmHWM between phases) is not hidden: the parent finds it as `unattributed`.
+the program under test. It writes `done` to an inherited pipe as soon as the result is there, and
+one line of JSON afterwards. Time outside all phases (loading this module and the adapter, reading
+VmHWM between phases) is not hidden: the parent computes it as `unattributed`.
 """
 
 import os
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def main(started_ns: int) -> None:
-    """Do the job given as `sys.argv[1]`: a dict of plain values, marshalled, as hex digits."""
-    import marshal  # builtin: json would load modules that jax also loads, and flatter it
+    """Do the job in `sys.argv[1]`: a dict of plain values, marshalled, in hexadecimal."""
+    import marshal  # builtin: json would import modules that jax then gets for free
 
     job: Job = marshal.loads(bytes.fromhex(sys.argv[1]))
     try:
@@ -41,19 +41,19 @@ def main(started_ns: int) -> None:
 
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}".strip()
-        tell(job, {"exception": text[:2000], "out_of_memory": is_memory(error, text)})
+        send(job, {"exception": text[:2000], "out_of_memory": is_out_of_memory(error, text)})
         sys.exit(1)
-    tell(job, report)
+    send(job, report)
 
 
-def is_memory(error: BaseException, text: str) -> bool:
-    # Frameworks have their own types for it.
+def is_out_of_memory(error: BaseException, text: str) -> bool:
+    # Each framework has its own exception type for this.
     words = ("RESOURCE_EXHAUSTED", "OutOfMemory", "out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 class Clock:
-    """Phases as start and end on the system-wide monotonic clock, with VmHWM at each end."""
+    """Start and end of each phase on the system-wide monotonic clock, and VmHWM at each end."""
 
     def __init__(self) -> None:
         self.spans: dict[str, tuple[int, int]] = {}
@@ -91,7 +91,7 @@ def measure(job: "Job", adapter: "Adapter", started_ns: int) -> "Job":
         "counts": adapter.counts(),
         "peak_device_bytes": adapter.peak_device_bytes(),
     }
-    if job["kind"] == "explain":  # for `gate --explain`: nothing but what the compiler was asked
+    if job["kind"] == "explain":  # for `gate --explain`: only the compilations
         return {**report, "functions": adapter.functions()}
     program.require_right_adapter(job, adapter, result)
     peaks = {**clock.peaks, **adapter.phase_peaks()}
@@ -133,19 +133,19 @@ def warm_calls(
     arguments: "tuple[object, ...]",
     started_ns: int,
 ) -> "tuple[Job, object]":
-    """Every call in order, synchronised; then batches of calls with one synchronisation each.
+    """Time single calls, each synchronised; then batches of calls with one synchronisation each.
 
-    In a gate both sides take turns, window by window: waiting is not part of any time here.
+    In a gate both sides alternate, window by window; no time here includes waiting.
     """
     from firstlight.measure.turns import Turns
 
     clock, sync, turns = time.monotonic_ns, adapter.sync, Turns(job)
-    # Whatever the settings ask for, half of the time limit is not exceeded.
+    # Never use more than half of the time that is left, even if the settings ask for more.
     left_ns = max(0, started_ns + int(job["timeout_seconds"] * 1e9) - clock()) // 2
-    most, least = job["warm_calls"], min(job["warm_calls_least"], job["warm_calls"])
-    meant_ns = int(job["warm_seconds"] * 1e9)
-    # Slow calls get ten times as long for the least number of them.
-    patience_ns = min(left_ns, 10 * meant_ns)
+    max_calls, min_calls = job["warm_calls"], min(job["warm_calls_least"], job["warm_calls"])
+    planned_ns = int(job["warm_seconds"] * 1e9)
+    # Slow calls get ten times as long, to reach their minimum number.
+    limit_ns = min(left_ns, 10 * planned_ns)
     calls_ns: list[int] = []
     spent_ns, result = 0, None
     for window in range(1, turns.windows + 1):
@@ -154,25 +154,25 @@ def warm_calls(
         opened = clock()
         while (
             len(calls_ns) == before
-            or (len(calls_ns) < least * share and spent_ns + clock() - opened < patience_ns)
-            or (len(calls_ns) < most * share and clock() - opened < meant_ns / turns.windows)
+            or (len(calls_ns) < min_calls * share and spent_ns + clock() - opened < limit_ns)
+            or (len(calls_ns) < max_calls * share and clock() - opened < planned_ns / turns.windows)
         ):
             begin = clock()
             result = sync(step(*arguments))
             calls_ns.append(clock() - begin)
         spent_ns += clock() - opened
         turns.end(len(calls_ns) - before)
-        if spent_ns >= patience_ns:
+        if spent_ns >= limit_ns:
             break
 
     mean_ns = sum(calls_ns) / len(calls_ns)
     batch_calls = max(1, min(1000, int(job["batch_seconds"] * 1e9 / max(1, mean_ns))))
     batches_ns: list[int] = []
     turns.begin()
-    # A program whose calls turned slow is not waited for.
-    meant_ns = int(job["batches"] * job["batch_seconds"] * 1e9)
-    patience = clock() + max(0, min(left_ns - spent_ns, 10 * meant_ns))
-    while not batches_ns or (len(batches_ns) < job["batches"] and clock() < patience):
+    # Stop early if calls have become slow.
+    planned_ns = int(job["batches"] * job["batch_seconds"] * 1e9)
+    deadline = clock() + max(0, min(left_ns - spent_ns, 10 * planned_ns))
+    while not batches_ns or (len(batches_ns) < job["batches"] and clock() < deadline):
         begin = clock()
         for _ in range(batch_calls):
             result = step(*arguments)
@@ -185,7 +185,7 @@ def warm_calls(
 
 
 def describe(adapter: "Adapter", arguments: "tuple[object, ...]") -> "Job":
-    """What the protocol of the case records about its data, threads and arithmetic."""
+    """The data, threads and arithmetic of a case, for its protocol."""
     data = [adapter.describe(leaf) for leaf in adapter.leaves(arguments)]
     affinity = getattr(os, "sched_getaffinity", None)
     return {
@@ -198,7 +198,7 @@ def describe(adapter: "Adapter", arguments: "tuple[object, ...]") -> "Job":
 
 
 def peak_host_text() -> bytes:
-    """/proc/self/status as it is: parsing waits until nothing is measured any more."""
+    """The text of /proc/self/status, to be parsed after the last timestamp."""
     try:
         descriptor = os.open("/proc/self/status", os.O_RDONLY)
     except OSError:
@@ -216,8 +216,8 @@ def peak_bytes(status: bytes) -> "int | None":
     return None
 
 
-def tell(job: "Job", report: "Job") -> None:
-    # Imported after the last timestamp: json would pre-warm modules that jax also loads.
+def send(job: "Job", report: "Job") -> None:
+    # Imported after the last timestamp: json would load modules that jax loads too.
     import json
 
     line = memoryview(json.dumps(report, allow_nan=False).encode() + b"\n")

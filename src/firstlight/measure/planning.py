@@ -1,4 +1,4 @@
-"""From a request to a `Plan`: which cases, how much of each, on what machine."""
+"""Turns a request into a `Plan`: cases, sample sizes, machine; and resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from firstlight.errors import FirstlightError
 from firstlight.measure import case_selection, user_file
 from firstlight.measure.cache import POLICIES
-from firstlight.measure.case_selection import SelectionError, nearest
+from firstlight.measure.case_selection import SelectionError, suggestion
 from firstlight.measure.host import describe_host, harness, noise_warnings
 from firstlight.records import Case, JsonObject, Plan, RecordError, Settings, now, to_json
 from firstlight.records.run_directory import RunDirectory
 from firstlight.workloads.catalog import SUITES, registered
 
-#: Comparing n processes with as many others looks at n² pairs: so many take a second.
+#: Comparing two runs of n processes takes n² pairs: about a second at this n.
 MAX_PROCESSES = 2000
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run; None: the default for the target."""
+    """What to run; None means the default of the target."""
 
     target: str = "quick"
     pattern: str | None = None  # only cases whose name matches this regular expression
@@ -36,7 +36,7 @@ class Request:
 
 
 def plan_run(request: Request) -> Plan:
-    """The plan of a request; cases that cannot run here are marked as skipped."""
+    """The plan for a request; cases that cannot run here are marked as skipped."""
     _require_usable(request)
     cases = cases_of(request)
     if all(case.skipped for case in cases):
@@ -46,7 +46,7 @@ def plan_run(request: Request) -> Plan:
 
 
 def plan_of(target: str, cases: Sequence[Case], settings: Settings) -> Plan:
-    """The plan of measuring these cases now, on this machine."""
+    """A plan to measure these cases now, on this machine."""
     host = describe_host(watch_seconds=0.5)
     return Plan(
         created_at=now(),
@@ -61,7 +61,7 @@ def plan_of(target: str, cases: Sequence[Case], settings: Settings) -> Plan:
 
 
 def fingerprint(cases: Sequence[Case]) -> JsonObject:
-    """What must not change between two parts of one run."""
+    """Everything that must stay the same when a run is resumed."""
     host = describe_host()
     files = sorted({case.file for case in cases if case.file})
     return {
@@ -75,10 +75,10 @@ def fingerprint(cases: Sequence[Case]) -> JsonObject:
 
 
 def _require_usable(request: Request) -> None:
-    """Refuse values that cannot be meant; the command line has checked its own."""
+    """Reject invalid values; those of the command line have been checked before."""
     for cache in request.caches or ():
         if cache not in POLICIES:
-            raise SelectionError(f"unknown cache policy {cache!r}.{nearest(cache, POLICIES)}")
+            raise SelectionError(f"unknown cache policy {cache!r}.{suggestion(cache, POLICIES)}")
     if request.effort not in (None, "quick", "rigorous"):
         raise SelectionError(f"effort {request.effort!r} is neither 'quick' nor 'rigorous'.")
     if request.processes is not None and not 1 <= request.processes <= MAX_PROCESSES:
@@ -114,16 +114,16 @@ def _settings(request: Request) -> Settings:
 
 
 class ResumeError(FirstlightError):
-    """The run cannot be continued without mixing two experiments."""
+    """Resuming the run would mix two experiments."""
 
 
-def take_up(
+def reopen(
     path: Path, require_same: Callable[[Plan], object] | None = None
 ) -> tuple[RunDirectory, Plan]:
-    """The directory and the plan of the interrupted run in `path`.
+    """Open the directory of an interrupted run, and read its plan.
 
-    require_same: raises if the run cannot be continued; default: if this machine, its software or
-    the measured file have changed.
+    require_same: raises if the run cannot be resumed. The default raises if this machine, its
+        software or the measured file have changed.
     """
     directory = RunDirectory.open(path)
     try:
@@ -138,9 +138,9 @@ def take_up(
 
 
 def _require_same(plan: Plan) -> None:
-    """Refuse to add samples of another program, environment or machine."""
+    """Raise unless program, environment and machine are those of the plan."""
     now = fingerprint(plan.cases)
-    words = {
+    names = {
         "harness": "Firstlight itself",
         "python": "the Python version",
         "packages": "the installed packages",
@@ -148,9 +148,9 @@ def _require_same(plan: Plan) -> None:
         "cpu": "the machine",
         "files": "the benchmark file",
     }
-    changed = [words[n] for n in now if to_json(now[n]) != plan.fingerprint.get(n)]
+    changed = [names[n] for n in now if to_json(now[n]) != plan.fingerprint.get(n)]
     if changed:
         raise ResumeError(
-            f"{' and '.join(changed)} changed since this run began. Samples of two experiments do "
-            "not belong in one run: start a new one."
+            f"{' and '.join(changed)} changed since this run began. Resuming would mix two "
+            "experiments: start a new run."
         )

@@ -1,4 +1,4 @@
-"""One worker process: spawned, watched, timed by the parent's clock, and ended whatever it does."""
+"""Runs one worker process: spawns it, times it by the parent's clock, and always ends it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-Report = dict[str, Any]  # what a worker is given, and what it sends back: plain JSON values
+Report = dict[str, Any]  # a worker's job, or its report: plain JSON values
 WORKER = Path(__file__).with_name("worker.py")
 _TAIL_BYTES = 4000
-#: For the interpreter to end after its report. What fills a cache may still be writing; a process
-#: that was only timed has nothing left to do.
+#: How long a process may take to exit after its report. A priming process may still be writing to
+#: the cache; a timed process has nothing left to do.
 _EXIT_SECONDS = {"prime": 10.0, "timed": 0.0}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the parent saw of a process, on its own clock."""
+    """What the parent observed of a process, on its own clock."""
 
     spawned_ns: int
-    done_ns: int | None  # when `done` arrived: the first result is there
-    report: Report | None  # the worker's line, if it got that far
+    done_ns: int | None  # when `done` arrived, that is, the first result was there
+    report: Report | None  # the worker's line, if it sent one
     exit_code: int | None
     timed_out: bool
     out_of_memory: bool
@@ -41,12 +41,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Turn:
-    """Of two processes that take turns (`turns`), one: what it is given, and what it waits for."""
+    """The part of one process in a pair that alternates; see `turns`."""
 
-    wait: int  # descriptors of pipes
-    pass_on: int
+    wait: int  # descriptor of the pipe that it waits on
+    pass_on: int  # descriptor of the pipe that it passes the turn to
     first: bool
-    meanwhile: Callable[[], object] | None = None  # to be done while it waits for its first turn
+    meanwhile: Callable[[], object] | None = None  # called while it waits for its first turn
 
 
 def run_worker(
@@ -62,8 +62,9 @@ def run_worker(
     """Run the worker on `job` in a fresh interpreter and wait for its end.
 
     The process has its own session: on a timeout, an error or Ctrl-C in the parent the whole group
-    is killed, compiler subprocesses included. Another `python` may run it, from another copy of the
-    `worker`, in another working `folder`. With a `turn`, its warm part alternates with another's.
+    is killed, compiler subprocesses included. `python`, `worker` and `folder` select another
+    interpreter, copy of the worker and working directory. With a `turn`, its warm part alternates
+    with that of another process.
     """
     killed_before = _out_of_memory_kills()
     ends = os.pipe()
@@ -91,13 +92,12 @@ def run_worker(
             writing.close()
             limit_ns = spawned_ns + int(timeout_seconds * 1e9)
             exit_seconds = _EXIT_SECONDS.get(job["kind"], 1.0)
-            received, done_ns, timed_out = _listen(
+            report, done_ns, timed_out = _listen(
                 reading.fileno(), child, limit_ns, exit_seconds, turn.meanwhile if turn else None
             )
         finally:
             end(child)
         printed = tail(output)
-    report = _report(received)
     killed = child.returncode == -signal.SIGKILL and not timed_out and report is None
     memory = bool(report and report.get("out_of_memory"))
     memory = memory or (killed and _out_of_memory_kills() > killed_before)
@@ -110,15 +110,15 @@ def _listen(
     deadline_ns: int,
     exit_seconds: float,
     meanwhile: Callable[[], object] | None,
-) -> tuple[bytes, int | None, bool]:
-    """Read the pipe to its end: (text, time of `done`, whether the time ran out)."""
-    received, done_ns = b"", None
+) -> tuple[Report | None, int | None, bool]:
+    """Read the pipe until the report or its end: (report, time of `done`, whether it timed out)."""
+    received, done_ns, report = b"", None, None
     poller = select.poll()
     poller.register(reading, select.POLLIN | select.POLLHUP)
     while True:
         left_ms = (deadline_ns - time.monotonic_ns()) / 1e6
         if left_ms <= 0 or not poller.poll(left_ms):
-            return received, done_ns, True
+            return None, done_ns, True
         now = time.monotonic_ns()
         chunk = os.read(reading, 1 << 20)
         if not chunk:
@@ -126,18 +126,19 @@ def _listen(
         received += chunk
         if done_ns is None and b"done\n" in received:
             done_ns = now
-        if _report(received) is not None:
+        report = _report(received)
+        if report is not None:
             break
         if meanwhile is not None and b"ready\n" in received:
             begin = time.monotonic_ns()
             meanwhile()
             meanwhile = None
             deadline_ns += time.monotonic_ns() - begin
-    # The report is complete, and a thread or a child that the process left behind is not waited
-    # for; or the pipe has closed without one, and how the process ended is all there is to know.
+    # Either the report is complete, and threads or children of the process are not waited for; or
+    # the pipe closed without a report, and the exit code is all that there is to know.
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(exit_seconds if _report(received) else 10.0)
-    return received, done_ns, False
+        child.wait(10.0 if report is None else exit_seconds)
+    return report, done_ns, False
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
@@ -160,7 +161,7 @@ def tail(output: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def _pinned(affinity: tuple[int, ...] | None) -> Iterator[None]:
-    """Hold this process to `affinity` while it spawns: the child inherits it from the start."""
+    """Pin this process to `affinity` while it spawns a child, which inherits it."""
     if affinity is None:
         yield
         return
@@ -173,7 +174,7 @@ def _pinned(affinity: tuple[int, ...] | None) -> Iterator[None]:
 
 
 def _out_of_memory_kills() -> int:
-    """How many processes of this control group the kernel has killed for memory."""
+    """How many processes of this control group the kernel has killed for lack of memory."""
     with contextlib.suppress(OSError):
         text = Path("/sys/fs/cgroup/memory.events").read_text()
         if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):

@@ -1,6 +1,6 @@
-"""The program under test, inside the measured process: found, loaded, built, and held to its word.
+"""The program under test, inside the measured process: found, loaded, built and validated.
 
-Part of the instrument: builtin modules only at the top level.
+Part of the instrument: only builtin modules are imported at the top level.
 """
 
 import os
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from firstlight.measure.adapters import Adapter
 
-    Job = dict[str, Any]  # plain values, as `runner.worker_job` makes them
+    Job = dict[str, Any]  # plain values; see `runner.worker_job`
 
 _FRAMEWORKS = ("numpy", "jax", "jaxlib", "torch", "firstlight")
 _LABELS = {
@@ -23,7 +23,7 @@ _LABELS = {
 
 
 class BenchmarkError(Exception):
-    """The program under test breaks its contract; the text is for its author."""
+    """The program under test breaks its contract; the message is for its author."""
 
 
 def load_object(name: str) -> "Any":
@@ -34,10 +34,10 @@ def load_object(name: str) -> "Any":
 
 
 def load(job: "Job", adapter: "Adapter") -> "Any":
-    """The function that builds the step: this is the phase `import`.
+    """Import the function that builds the step. This is the phase `import`.
 
-    A user's file comes before the framework that its label names: what it sets in the environment
-    at its top (precision, platform, threads) must hold, as it does for `python FILE`.
+    A user's file is imported before the framework in its label: environment variables that it sets
+    at its top (precision, platform, threads) must take effect, as with `python FILE`.
     """
     builder = load_user_function(job) if job["file"] else None
     adapter.load()
@@ -45,7 +45,7 @@ def load(job: "Job", adapter: "Adapter") -> "Any":
 
 
 def load_user_module(path: str) -> "Any":
-    """A user's file, with its folder first on the path, as `python FILE` has it."""
+    """Import a user's file, with its folder first on the path, as with `python FILE`."""
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
     name = name.removesuffix(".py")
@@ -56,7 +56,7 @@ def load_user_module(path: str) -> "Any":
             f"{path}: a file with this name hides the module {name!r} from every program in its "
             "folder. Rename the file."
         )
-    # The frozen modules behind importlib: importlib.util would load more than builtin modules.
+    # These frozen modules are behind importlib.util, which would import more than builtin modules.
     import _frozen_importlib
     import _frozen_importlib_external
 
@@ -73,13 +73,13 @@ def load_user_function(job: "Job") -> "Any":
 
 
 def user_parameters(job: "Job") -> "Job":
-    """The arguments of a size, from the decorator itself: they may be any Python value."""
+    """The arguments of a size, taken from the decorator because they may be any Python value."""
     sizes: Job = load_user_function(job).__firstlight__.get("sizes") or {"default": {}}
     return next(values for name, values in sizes.items() if str(name) == job["size"])
 
 
 def set_up(job: "Job", adapter: "Adapter", builder: "Any") -> "tuple[Any, Any]":
-    """The step and its arguments, the arguments in place: this is the phase `setup`."""
+    """Build the step and its arguments, and wait for the latter. This is the phase `setup`."""
     if job["file"]:
         built = builder(**user_parameters(job))
     else:
@@ -106,7 +106,7 @@ def _kind(value: object) -> str:
 
 
 def require_right_adapter(job: "Job", adapter: "Adapter", result: object) -> None:
-    """Refuse a label that would leave a result unsynchronised or a compiler unwatched."""
+    """Reject a backend that would not synchronise the result or not count compilations."""
     for name in frameworks_used(result):
         if name not in adapter.watches:
             raise BenchmarkError(
@@ -117,7 +117,7 @@ def require_right_adapter(job: "Job", adapter: "Adapter", result: object) -> Non
 
 
 def frameworks_used(result: object) -> list[str]:
-    """What has done work in this process, as opposed to having been imported only."""
+    """Frameworks that have run something in this process, rather than only been imported."""
     used = []
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and getattr(bridge, "_backends", None):
@@ -152,7 +152,7 @@ def discover(path: str) -> "Job":
                     f"{path}: {name}: reference must be a function of the same parameters that "
                     f"returns arrays, not {_kind(reference)}."
                 )
-            plain = {k: shown(v) for k, v in options.items() if k != "reference"}
+            plain = {k: json_or_repr(v) for k, v in options.items() if k != "reference"}
             found.append({"function": name, "reference": reference is not None, **plain})
     frameworks = [name for name in ("jax", "torch", "numpy") if name in sys.modules]
     return {"benchmarks": found, "frameworks": frameworks}
@@ -169,14 +169,14 @@ def modules() -> dict[str, str]:
     return found
 
 
-def shown(value: object) -> object:
-    """The value itself where JSON has it, else how Python would write it: for people to read."""
+def json_or_repr(value: object) -> object:
+    """The value if JSON has it, else its repr, for people to read."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float and value - value == 0:  # finite
         return value
     if type(value) is list or type(value) is tuple:
-        return [shown(item) for item in value] if len(value) <= 20 else repr(value)[:200]
+        return [json_or_repr(item) for item in value] if len(value) <= 20 else repr(value)[:200]
     if type(value) is dict:
-        return {str(key): shown(item) for key, item in value.items()}
+        return {str(key): json_or_repr(item) for key, item in value.items()}
     return repr(value)[:200]

@@ -1,4 +1,4 @@
-"""Runs a plan: check, prime, then timed rounds, one process at a time, each kept as it comes."""
+"""Runs a plan: check, prime, then timed rounds. One process at a time, each saved when it ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from firstlight.measure import cache
+from firstlight.measure.host import load_average
 from firstlight.measure.process import Outcome, Report, Turn, run_worker
 from firstlight.records import (
     PHASES,
@@ -31,12 +32,12 @@ from firstlight.records import (
     slug,
 )
 
-#: Called before each process, with its number and all jobs.
+#: Called before each process with its index and the list of all jobs.
 Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
 
 
 class Runner:
-    """Measures what is not `done` and hands every `Sample` to `keep` before the next process."""
+    """Measures what is not `done`, and passes each `Sample` to `keep` before the next process."""
 
     def __init__(
         self,
@@ -53,11 +54,11 @@ class Runner:
         self._done = {(s.case, s.kind, s.index): s for s in done}
         self.order = 1 + max((s.order for s in done), default=-1)  # of the next process
         self._bad: set[str] = set()  # cases whose check or priming failed at the last attempt
-        self._stored: dict[str, frozenset[str]] = {}  # entries that the priming process left
+        self._stored: dict[str, frozenset[str]] = {}  # files that the priming process left
         self._refusals: dict[str, tuple[str, ...]] = {}
         self._compiler_bytes: dict[str, Mapping[str, int] | None] = {}
         for sample in done:
-            self._learn(sample)
+            self._note(sample)
 
     def __enter__(self) -> Self:
         self._scratch = Path(tempfile.mkdtemp(prefix="firstlight-"))
@@ -76,17 +77,17 @@ class Runner:
                 self.take(*job)
 
     def is_due(self, case: Case, kind: str, index: int) -> bool:
-        """Whether this process has to run: its case is sound, and it has not run before."""
+        """Whether this process has to run: its case is sound, and it has not run or must again."""
         if self.is_missing(case, kind, index):
             return True
-        # The reference and the primed cache live in scratch space: they are made again if needed.
+        # The reference and the primed cache are temporary files, created again if needed.
         again = kind == "prime" or (kind == "check" and case.reference is not None)
         timed = range(self.settings.processes)
         again = again and self.is_sound(case)
         return again and any((case.id, "timed", i) not in self._done for i in timed)
 
     def is_missing(self, case: Case, kind: str, index: int) -> bool:
-        """Whether there is no sample of this process, though its case is sound."""
+        """Whether this process has no sample yet and its case is sound."""
         return self.is_sound(case) and (case.id, kind, index) not in self._done
 
     def is_sound(self, case: Case) -> bool:
@@ -94,20 +95,20 @@ class Runner:
         return case.id not in self._bad
 
     def take(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
-        """Run one process of the plan, keep its sample, and learn from it."""
+        """Run one process of the plan, and accept its sample."""
         sample = self.measure(case, kind, index, turn)
         self.accept(sample)
         return sample
 
     def accept(self, sample: Sample) -> None:
-        """Keep a sample, unless it only repeats what is known, and learn from it."""
+        """Keep a sample unless it repeats an earlier one; note what later processes depend on."""
         before = self._done.get((sample.case, sample.kind, sample.index))
         if before is None or before.status != "ok" or sample.status != "ok":
-            self._keep(sample)  # also a repeated check that now fails, or no longer does
+            self._keep(sample)  # including a repeated check whose status has changed
             self.order += 1
-        self._learn(sample)
+        self._note(sample)
 
-    def _learn(self, sample: Sample) -> None:
+    def _note(self, sample: Sample) -> None:
         if sample.kind == "check" and sample.memory is not None:
             self._compiler_bytes[sample.case] = sample.memory.compiler_bytes
         if sample.kind == "prime":
@@ -118,7 +119,7 @@ class Runner:
             self._bad.discard(sample.case)
 
     def measure(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
-        """Run one process of a case and turn what came back into a sample."""
+        """Run one process of a case, and turn its outcome into a sample."""
         directory = self._scratch / "cache" / slug(case.id)
         if kind == "timed" and case.cache in PRIMED:
             cache.restore(directory, self._stored.get(case.id, frozenset()))
@@ -127,7 +128,9 @@ class Runner:
         references = self._scratch / "references"
         references.mkdir(exist_ok=True)
         before = cache.entries(directory, case.cache_kind)
-        sample = Sample(case.id, kind, index, self.order, now(), "ok", load_before=_load())
+        averages = load_average()
+        load = averages[0] if averages else None
+        sample = Sample(case.id, kind, index, self.order, now(), "ok", load_before=load)
         outcome = self._spawn(
             worker_job(case, kind, self.settings, references / f"{slug(case.id)}.npz"),
             worker_environment(case, directory),
@@ -154,7 +157,7 @@ class Runner:
         before: frozenset[str],
         after: frozenset[str],
     ) -> Sample:
-        """The sample of a process that reported: whether it may be quoted, and its numbers."""
+        """The sample of a process that sent a report: status and measured values."""
         report = outcome.report or {}
         correctness = _correctness(case, report)
         memory = MemoryUse(
@@ -185,24 +188,24 @@ class Runner:
 
 
 def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) -> Report:
-    """The job of a worker: plain values only, because they travel marshalled."""
+    """The job of a worker: plain values, which `marshal` can write."""
     of_case = ("adapter", "backend", "program", "file", "size", "reference", "tolerance")
     return {
         **{name: getattr(case, name) for name in of_case},
         **asdict(settings),
         "kind": kind,
         "reference_path": str(reference_path),
-        # A user's own parameters are read from the file: they need not survive a journey.
+        # Parameters of a user's file may be any values; the worker reads them from the file.
         "parameters": {} if case.file else dict(case.parameters),
         "seed": case.seed,
     }
 
 
 def compile_bytecode(python: str = sys.executable) -> None:
-    """Write the .pyc files of what the worker loads of ours, as an installation would.
+    """Write the .pyc files of Firstlight's modules that the worker loads, as pip would.
 
-    PYTHONDONTWRITEBYTECODE would otherwise make every worker compile the instrument anew. Where the
-    package cannot be written to, the few milliseconds stay, visible as `unattributed`.
+    Otherwise, with PYTHONDONTWRITEBYTECODE, each worker would compile the instrument again. If the
+    package is read-only, this costs a few milliseconds, recorded as `unattributed`.
     """
     package = Path(__file__).parent.parent
     names = ("", "measure", "measure/adapters", "workloads", "workloads/programs", "histfactory")
@@ -216,17 +219,17 @@ def compile_bytecode(python: str = sys.executable) -> None:
 
 
 def worker_environment(case: Case, directory: Path) -> dict[str, str]:
-    """The inherited environment without cache settings and tracing, plus the case's own flags."""
+    """The inherited environment without cache and trace settings, plus the flags of the case."""
     without = {*cache.INHERITED, "FIRSTLIGHT_TRACE"}
     inherited = {k: v for k, v in os.environ.items() if k not in without}
     flags = case_flags(case, directory)
-    if "XLA_FLAGS" in inherited and "XLA_FLAGS" in flags:  # a list of flags: the case adds its own
+    if "XLA_FLAGS" in inherited and "XLA_FLAGS" in flags:  # a list: append those of the case
         flags["XLA_FLAGS"] = f"{inherited['XLA_FLAGS']} {flags['XLA_FLAGS']}"
     return inherited | flags
 
 
 def cold_start(outcome: Outcome, report: Report) -> ColdStart:
-    """Phases in seconds; what they leave of the parent's wall clock is `unattributed`."""
+    """Phases in seconds; the rest of the parent's wall-clock time is `unattributed`."""
     if outcome.done_ns is None:
         raise ValueError("a process without a first result has no cold start")
     inside = {name: ns for name, ns in report["first_call_ns"].items() if ns is not None}
@@ -281,10 +284,3 @@ def _failure(outcome: Outcome) -> tuple[str, str] | None:
         last = outcome.output_tail.strip().splitlines()[-1:] or ["no output"]
         return "failed", f"the process exited with code {outcome.exit_code}: {last[0]}"
     return "crashed", "the process ended without a report"
-
-
-def _load() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None

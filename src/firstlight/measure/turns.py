@@ -1,10 +1,10 @@
-"""Two measured processes that take turns with their warm calls: while one is timed, one waits.
+"""Two measured processes take turns with their warm calls: one is timed while the other waits.
 
-Other programs on a machine come and go within seconds, and change the time of a call by half. Two
-processes that are timed one after the other meet two machines; two that alternate every twentieth
-of a second meet the same one. A turn is a byte in a pipe, passed from process to process without
-the parent. If the other one is gone or silent, this one goes on alone, and what is measured from
-then on is no longer said to be in turns.
+Other programs come and go within seconds, and change the time of a call by up to a half. Processes
+that are timed one after the other see different conditions; processes that alternate every few tens
+of milliseconds see the same ones. A turn is a byte in a pipe, passed between the processes without
+the parent. If the other process exits or hangs, this one continues alone, and its later calls do
+not count as measured in turns.
 """
 
 import os
@@ -13,17 +13,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from firstlight.measure.program import Job
 
-#: Into so many windows the warm part is divided.
+#: Windows in the warm part.
 WINDOWS = 20
 
 
 class Turns:
-    """This process's side of it; without another process, one window and nothing to wait for."""
+    """The turns of this process. Without another process there is one window and no waiting."""
 
     def __init__(self, job: "Job") -> None:
         turn = job.get("turn")
         self.windows = 1 if turn is None else WINDOWS
-        self.calls: list[int] = []  # made in each window that began with a turn
+        self.calls: list[int] = []  # in each window that began with a turn
         self._alone = turn is None
         if turn is not None:
             self._wait, self._pass, first = turn
@@ -42,7 +42,7 @@ class Turns:
         self._waits = True
 
     def end(self, calls: int = 0) -> None:
-        """Pass the turn on, after so many calls."""
+        """Pass the turn on after this number of calls."""
         if self._alone:
             return
         if calls:
@@ -53,15 +53,15 @@ class Turns:
             self._leave()
 
     def close(self) -> None:
-        """No turns any more: the other process need not wait."""
+        """Stop taking turns, so that the other process does not wait."""
         if not self._alone:
             self._leave()
 
     def _received(self) -> bool:
         import select
 
-        # The first turn comes after the other's cold start. Later ones are short: who waits longer
-        # waits for a process that hangs, and would run out of its own time.
+        # The first turn comes after the other's cold start. Later ones are short: a longer wait
+        # means that the other process hangs, and would use up this one's time limit.
         seconds = self._seconds / 2 if self.calls else self._seconds
         ready, _, _ = select.select([self._wait], [], [], seconds)
         if ready and os.read(self._wait, 1):
@@ -71,5 +71,5 @@ class Turns:
 
     def _leave(self) -> None:
         self._alone = True
-        os.close(self._pass)  # at the end of the pipe the other one stops waiting, too
+        os.close(self._pass)  # the other process sees the end of the pipe and stops waiting
         os.close(self._wait)

@@ -1,4 +1,4 @@
-"""Benchmarks in a user's own file, found in a separate process: the parent imports nothing."""
+"""Finds the benchmarks in a user's file in a separate process; the parent does not import it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from firstlight.errors import FirstlightError
-from firstlight.measure.case_selection import SelectionError, make_case, nearest
+from firstlight.measure.case_selection import SelectionError, make_case, suggestion
 from firstlight.measure.process import Outcome, run_worker
 from firstlight.records import Case, JsonObject
 from firstlight.workloads.catalog import Backend, CatalogError, Size, Workload
@@ -19,11 +19,11 @@ _IMPORT_SECONDS = 300.0
 
 
 class UserFileError(FirstlightError):
-    """The file cannot be imported, or what it registers is not usable."""
+    """The file cannot be imported, or its benchmarks are not valid."""
 
 
 class UnimportableError(UserFileError):
-    """The file cannot be imported; `outcome` is what was seen of the process that tried."""
+    """The file cannot be imported; `outcome` is that of the process that tried."""
 
     def __init__(self, message: str, outcome: Outcome) -> None:
         super().__init__(message)
@@ -47,9 +47,8 @@ def cases_in(
         )
     if applied := [c for c in caches or () if c in ("frozen", "tiered")]:
         raise UserFileError(
-            f"{path}: the policy {applied[0]} takes the place of jax.jit in the catalogue's "
-            "workloads. In a file of your own, call firstlight.warmstart yourself, and measure it "
-            "with --cache none."
+            f"{path}: the policy {applied[0]} replaces jax.jit in the built-in workloads only. In "
+            "your own file, call firstlight.warmstart yourself, and measure with --cache none."
         )
     cases: dict[str, Case] = {}
     for options in found["benchmarks"]:
@@ -97,7 +96,7 @@ def _workload(
         _require_usable(options)
         name = options.get("backend") or _as_written(frameworks)
         if not isinstance(name, str) or name not in backends:
-            raise UserFileError(f"unknown backend {name!r}.{nearest(str(name), backends)}")
+            raise UserFileError(f"unknown backend {name!r}.{suggestion(str(name), backends)}")
         sizes = options.get("sizes") or {"default": {}}
         workload = Workload(
             name=str(options.get("workload") or function),
@@ -116,10 +115,12 @@ def _workload(
 
 
 def _require_usable(options: JsonObject) -> None:
-    """Refuse what no benchmark can be made of."""
+    """Reject invalid options of `bench`."""
     for option in options:
         if option not in (*_OPTIONS, "function"):
-            raise UserFileError(f"unknown option {option!r} of bench.{nearest(option, _OPTIONS)}")
+            raise UserFileError(
+                f"unknown option {option!r} of bench.{suggestion(option, _OPTIONS)}"
+            )
     if not _is_table(sizes := options.get("sizes") or {}, dict):
         raise UserFileError(f"sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
     tolerance = options.get("tolerance", _DEFAULT_TOLERANCE)
@@ -134,5 +135,5 @@ def _is_table(value: object, kind: type) -> bool:
 
 
 def _as_written(frameworks: Sequence[str]) -> str:
-    """The backend that times a file's own code: named after what the file imports."""
+    """The backend that measures code as written, by the framework that the file imports."""
     return next((name for name in ("jax", "torch", "numpy") if name in frameworks), "python")

@@ -1,7 +1,7 @@
-"""The first lines of the measured process, run by path: nothing of ours loads before the clock.
+"""The first lines of the measured process, run by path: Firstlight loads after the first timestamp.
 
-Kept this short because a script is compiled at every start, and that would count as `interpreter`;
-the rest is in `instrument.py`, which is loaded from its bytecode.
+Short because a script is compiled at every start, which counts as `interpreter`; the rest is in
+`instrument.py`, which is loaded from bytecode.
 """
 
 import time
@@ -10,8 +10,8 @@ STARTED_NS = time.monotonic_ns()
 
 import sys
 
-# The parent's own copy of Firstlight, whether it is installed or only a folder of source files, and
-# whatever else is installed under that name. First for this import only: it must hide nothing else.
+# The parent's own copy of Firstlight, whether installed or a folder of source files, before any
+# other installed copy. First on the path for this import only: it must not hide other modules.
 sys.path.insert(0, __file__[: -len("/firstlight/measure/worker.py")])
 from firstlight.measure.instrument import main
 

@@ -21,7 +21,8 @@ from firstlight.lazy_names import lazy_names
 if TYPE_CHECKING:
     from firstlight.torch.bridge import as_tensor
     from firstlight.torch.failures import FitError
-    from firstlight.torch.functional import (
+    from firstlight.torch.losses import (
+        SignificanceLoss,
         batch_profiled_q0_loss,
         batch_profiled_qmu_loss,
         nll_loss,
@@ -32,14 +33,13 @@ if TYPE_CHECKING:
         signal_jacobian,
         signal_jacobian_numpy,
     )
-    from firstlight.torch.modules import SignificanceLoss, SoftHistogram
-    from firstlight.torch.ranks import sum_over_ranks
     from firstlight.torch.session import (
         Session,
         create_profiled_session,
         create_session,
         from_pyhf,
     )
+    from firstlight.torch.soft_histogram import SoftHistogram, sum_over_ranks
 
 # Two frameworks share the GPU's memory here, and JAX would reserve three quarters of it at startup.
 # It reads this setting once, before its first computation.
@@ -67,10 +67,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "functional": tuple(__all__),  # but for these:
+    "losses": tuple(__all__),  # but for these:
     "bridge": ("as_tensor",),
-    "ranks": ("sum_over_ranks",),
-    "modules": ("SignificanceLoss", "SoftHistogram"),
+    "soft_histogram": ("SoftHistogram", "sum_over_ranks"),
     "failures": ("FitError",),
     "session": ("Session", "create_profiled_session", "create_session", "from_pyhf"),
 }

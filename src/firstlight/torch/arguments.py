@@ -12,7 +12,7 @@ from firstlight.histfactory.model import Model
 from firstlight.losses.binning import LossError, checked_choice
 
 DEVICES = ("auto", "cpu", "cuda")
-Keys: TypeAlias = "str | Sequence[templates.Key]"  # of one sample, or of several
+Keys: TypeAlias = "str | Sequence[templates.Key]"  # one sample or several
 Histograms: TypeAlias = "torch.Tensor | Mapping[templates.Key, torch.Tensor]"
 
 
@@ -35,7 +35,7 @@ class Arguments:
         self._sizes = [self._place(key).size for key in self.signal]
 
     def named(self, histograms: Histograms) -> Templates:
-        """Checked templates by name: one set, or rows of them."""
+        """Check templates and return them by name: one set, or rows of them."""
         if isinstance(histograms, Mapping):
             given = dict(histograms)
         else:
@@ -51,7 +51,7 @@ class Arguments:
             templates.require_size(self.model, key, self._place(key), shape[max(axes, 0) :])
             if axes > 1 or (axes == 1 and rows not in (None, shape[0])):
                 raise LossError(
-                    f"{called(key)} has shape {shape}: too many axes, or another number of rows."
+                    f"{label(key)} has shape {shape}: too many axes, or another number of rows."
                 )
             rows = shape[0] if axes == 1 else rows
         return Templates(tuple(given), tensors, rows)
@@ -92,19 +92,19 @@ class Arguments:
 
     def _require_usable(self, key: templates.Key, tensor: object, first: torch.Tensor) -> None:
         if not isinstance(tensor, torch.Tensor):
-            raise LossError(f"{called(key)} is {type(tensor).__name__}, not a tensor.")
+            raise LossError(f"{label(key)} is {type(tensor).__name__}, not a tensor.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise LossError(
-                f"{called(key)} is {tensor.dtype}; yields must be float32 or float64. Convert "
+                f"{label(key)} is {tensor.dtype}; yields must be float32 or float64. Convert "
                 "them: .double()."
             )
         if tensor.device != first.device:
             raise LossError(
-                f"{called(key)} is on {tensor.device}, another on {first.device}. Use one device."
+                f"{label(key)} is on {tensor.device}, another on {first.device}. Use one device."
             )
         if self.device != "auto" and tensor.device.type != self.device:
             raise LossError(
-                f'{called(key)} is on {tensor.device}, but device="{self.device}". Move it there, '
+                f'{label(key)} is on {tensor.device}, but device="{self.device}". Move it there, '
                 'or use device="auto".'
             )
 
@@ -118,14 +118,14 @@ def _as_keys(signal: Keys) -> tuple[templates.Key, ...]:
     return keys
 
 
-def impossible(key: templates.Key) -> str:
-    """The message about impossible yields."""
+def impossible_message(key: templates.Key) -> str:
+    """The error message for impossible yields."""
     return (
-        f"{called(key)} has NaN, infinite or negative yields (or is a factor at or below zero). "
+        f"{label(key)} has NaN, infinite or negative yields (or is a factor at or below zero). "
         "On a GPU a soft histogram is NaN if no score lies within its edges."
     )
 
 
-def called(key: templates.Key) -> str:
-    """The name of a template in the messages of a loss."""
+def label(key: templates.Key) -> str:
+    """A template as messages of the losses call it."""
     return f"signal_histogram: the template {templates.name_of(key)}"

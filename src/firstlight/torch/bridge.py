@@ -24,9 +24,9 @@ ALIGNMENT = 16
 
 def to_jax(tensor: torch.Tensor) -> Array:
     """The values of a tensor in float64 for a JAX program, on the same device."""
-    plain = tensor.detach().double().contiguous()  # each of them free where it changes nothing
+    plain = tensor.detach().double().contiguous()  # no copies where nothing changes
     if plain.device.type == "cpu":
-        # Shares memory too, and is passed to a program a hundred microseconds faster.
+        # This also shares memory, and passing it to a program is 0.1 ms faster.
         return plain.numpy()
     if plain.data_ptr() % ALIGNMENT:  # a slice of another tensor
         plain = plain.clone()
@@ -113,7 +113,7 @@ def jax_device(device: torch.device) -> jax.Device:
 
 
 def as_tensor(x: torch.Tensor | ArrayLike) -> torch.Tensor:
-    """A tensor from a tensor (returned as it is), an array (not copied if possible) or a list."""
+    """A tensor from a tensor (returned unchanged), an array (not copied if possible) or a list."""
     if isinstance(x, torch.Tensor):
         return x
     if isinstance(x, np.ndarray):

@@ -1,4 +1,4 @@
-"""Fits inside a training step that did not converge, and templates that no fit can use."""
+"""Failures in a training step: fits that do not converge, and impossible templates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from firstlight.errors import FirstlightError
 from firstlight.histfactory.newton import Status
 from firstlight.losses.binning import LossError
 from firstlight.torch import programs
-from firstlight.torch.arguments import impossible
+from firstlight.torch.arguments import impossible_message
 
 POLICIES = ("raise", "skip", "last_good")
-Header = list[list[float]]  # of every row of a result
+Header = list[list[float]]  # one list per row of a result
 
 
 class FitError(FirstlightError, RuntimeError):
@@ -33,7 +33,7 @@ def require_possible(spec: programs.Statistic, rows: Header) -> None:
         if row[programs.INVALID]:
             key = spec.keys[int(row[programs.INVALID]) - 1]
             where = f"row {i} of " if len(rows) > 1 else ""
-            raise LossError(where + impossible(key))
+            raise LossError(where + impossible_message(key))
 
 
 def converged(rows: Header) -> bool:
@@ -44,7 +44,7 @@ def _failed(rows: Header) -> list[int]:
     return [i for i, row in enumerate(rows) if row[programs.FREE] or row[programs.CONDITIONAL]]
 
 
-def explained(rows: Header) -> str:
+def explanation(rows: Header) -> str:
     """Why the first of the failed fits found no minimum."""
     bad = _failed(rows)
     row = rows[bad[0]]

@@ -1,8 +1,8 @@
-"""The likelihood at fixed parameters: so few operations that PyTorch does them itself.
+"""The likelihood at fixed parameters, in a few operations of PyTorch.
 
 At fixed parameters the expected counts are linear in all yields, so one matrix product, a logarithm
-and a sum give the value, and one more product gives the gradient. Calling JAX would take longer
-than all of this takes to run.
+and a sum give the value, and one more product gives the gradient. A call of JAX alone would take
+longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADER = 3
 
 @dataclass(frozen=True, eq=False)
 class FixedPoint:
-    """ν = base + slope · yields, and whatever else the likelihood needs."""
+    """The coefficients of ν = base + slope · yields, and other constants of the likelihood."""
 
     base: torch.Tensor
     slope: torch.Tensor  # [bin, yield]

@@ -23,7 +23,7 @@ from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.programs import compiler_options
-from firstlight.losses.objectives import tested
+from firstlight.losses.objectives import unchecked_statistic
 from firstlight.losses.state import State
 
 Tree: TypeAlias = Any  # of JAX arrays
@@ -48,14 +48,14 @@ class Statistic:
 def _number(
     spec: Statistic, arrays: Tree, data: Tree, request: Tree, near: Tree, values: Tree
 ) -> tuple[Number, State]:
-    """The number.
+    """The statistic, transformed as `request` says.
 
     request: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
     fit, whether both are known].
     """
     mu, rooted, eps, sign, nearby = request
     free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
-    value, state = tested(
+    value, state = unchecked_statistic(
         Model(arrays, spec.about),
         spec.keys,
         values,
@@ -136,7 +136,7 @@ def statistic(spec: Statistic) -> Program:
 
 @cache
 def batch(spec: Statistic) -> Program:
-    """The same for rows of `request`, `near` and `values`."""
+    """Like `statistic`, for rows of `request`, `near` and `values`."""
 
     def many(arrays: Tree, data: Tree, *rows: Tree) -> Tree:
         def one(row: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""A model in use by a training: its templates, its device, its last fits, and its failures."""
+"""A model used by a training: its templates, its device, its last fits, and its failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import on_host, programs
-from firstlight.torch.arguments import Arguments, Keys, impossible
+from firstlight.torch.arguments import Arguments, Keys, impossible_message
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.failures import (
     POLICIES,
@@ -32,7 +32,7 @@ from firstlight.torch.failures import (
     FitError,
     Header,
     converged,
-    explained,
+    explanation,
     repaired,
     require_possible,
 )
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class Quantity(NamedTuple):
-    """A number to compute: a statistic, and how it is transformed."""
+    """A number to compute: a statistic and its transformation."""
 
     spec: programs.Statistic
     rows: int | None = None
@@ -192,8 +192,6 @@ class Session:
         found: programs.Statistic = self._once((keys, tests_mu), lambda: programs.Statistic(*about))
         return found
 
-    # --- calls ------------------------------------------------------------------------------------
-
     def run(self, quantity: Quantity, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A statistic and its gradient, packed; failed fits are handled as `on_failure` says."""
         self.step += 1
@@ -216,8 +214,9 @@ class Session:
     ) -> torch.Tensor:
         """The Hessian of a statistic times vectors, concatenated in one tensor."""
         with self._on(tensors[0].device) as there:
-            near = self._near.get((quantity.spec, None, tensors[0].device))
-            near = self._far(None) if near is None else near
+            near = self._start(
+                self._near.get((quantity.spec, None, tensors[0].device)), None, there
+            )
             values, along = tuple(map(to_jax, tensors)), tuple(map(to_jax, vectors))
             program = programs.hessian_product(quantity.spec)
             return to_torch(program(*self._numbers(quantity, there), near, values, along))
@@ -239,11 +238,11 @@ class Session:
         """The negative log-likelihood at the initial parameters, and its gradient."""
         key = ("fixed point", spec, tensors[0].device)
         packed = self._once(key, lambda: self._fixed_point(spec, tensors)).evaluate(tensors)
-        _, least, greatest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
-        if not 0 <= least <= greatest < math.inf:
+        _, smallest, largest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
+        if not 0 <= smallest <= largest < math.inf:
             for name, given in zip(spec.keys, tensors, strict=True):
                 if not bool(((given >= 0) & torch.isfinite(given)).all()):
-                    raise LossError(impossible(name))
+                    raise LossError(impossible_message(name))
         return packed[0].clone(), packed[POINT_HEADER:]
 
     def _fixed_point(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> FixedPoint:
@@ -257,7 +256,7 @@ class Session:
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
     ) -> tuple[torch.Tensor, Header]:
-        """The result and its header, by NumPy at first; keeps where its fits ended."""
+        """The result and its header, from NumPy at first. Keeps the end of its fits."""
         device = tensors[0].device
         if on_host.is_over(self.model, device, quantity.rows):
             packed = self._compiled(quantity, tensors, key, nearby)
@@ -277,17 +276,14 @@ class Session:
     def _compiled(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
     ) -> torch.Tensor:
-        """The same by a program."""
+        """The result of a compiled program."""
         on_host.end(self.model)
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
             numbers = self._numbers(quantity, there, nearby)
             values = self._inputs(tensors)
             # Popped, because the program overwrites this memory with its result.
-            near = self._near.pop(key, None)
-            near = self._far(quantity.rows) if near is None else near
-            if isinstance(near, np.ndarray):
-                near = jax.device_put(near, there)
+            near = self._start(self._near.pop(key, None), quantity.rows, there)
             found, self._near[key] = program(quantity.spec)(*numbers, near, values)
             return to_torch(found)
 
@@ -317,9 +313,14 @@ class Session:
         return self._put("model", lambda: (self.model.arrays, self._data), there)
 
     def _far(self, rows: int | None) -> on_host.Floats:
-        """A start for fits of which nothing is known yet."""
+        """The start of fits when no earlier ones are known."""
         size = 2 * self.n_params() + 1
         return np.zeros(size if rows is None else (rows, size))
+
+    def _start(self, near: Tree | None, rows: int | None, there: jax.Device) -> Tree:
+        """Where the fits of a program start; on its device, or it would be compiled twice."""
+        near = self._far(rows) if near is None else near
+        return jax.device_put(near, there) if isinstance(near, np.ndarray) else near
 
     def _put(self, name: Hashable, make: Callable[[], Tree], there: jax.Device) -> Tree:
         """The result of `make` on a device."""
@@ -337,7 +338,7 @@ class Session:
     def _after_failure(
         self, quantity: Quantity, packed: torch.Tensor, rows: Header
     ) -> torch.Tensor:
-        message = explained(rows)
+        message = explanation(rows)
         if self.on_failure == "raise":
             raise FitError(
                 f"step {self.step}: {message} To continue after a failed fit, set "
@@ -353,7 +354,7 @@ class Session:
 
 
 def _request(quantity: Quantity, nearby: bool) -> on_host.Floats:
-    """What a program is asked for, see `programs`."""
+    """The argument `request` of a program; see `programs`."""
     form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
     if isinstance(quantity.mu, tuple):
         return np.array([[mu, *form] for mu in quantity.mu], np.float64)

@@ -1,1 +1,1 @@
-"""What is measured: a catalogue of workloads and their parameters, and the programs."""
+"""What can be measured: a catalogue of workloads with their sizes, and their programs."""

@@ -1,7 +1,7 @@
-"""What can be measured, as data: backends, workloads with their sizes, and the suites.
+"""The catalogue of backends, workloads with their sizes, and suites.
 
 The measured process imports nothing from here, and nothing here imports a framework: a program is
-named as `"module:function"` and loaded only in the worker. Other packages add theirs through the
+named as `"module:function"` and loaded only in the worker. Other packages add entries through the
 entry-point groups `firstlight.backends` and `firstlight.workloads` (a `Backend` or `Workload`, or
 a list of them).
 """
@@ -47,7 +47,7 @@ BACKENDS = (
         *("torch-compile", "PyTorch, torch.compile", "torch", f"{_TORCH}Compile", ("torch",)),
         *(True, "torch", "torch"),
     ),
-    # For a user's own file, whose functions are compiled (or not) as written.
+    # For a user's own file: the harness applies no transform.
     Backend("jax", "JAX, as written", "jax as written", _JAX, ("jax",), True, "jax", "jax"),
     Backend(
         *("torch", "PyTorch, as written", "torch as written", _TORCH, ("torch",)),
@@ -183,7 +183,7 @@ WORKLOADS = (
     *LIKELIHOODS,
 )
 
-#: The quick suite answers one question per workload, in three minutes on two cores.
+#: The quick suite answers one question per workload; it takes three minutes on two cores.
 QUICK = (
     # Where does the time to first result go, in three frameworks?
     "matmul[small]/numpy/none",

@@ -1,4 +1,4 @@
-"""What a backend and a workload are: what other packages register, and `catalog` holds.
+"""The types `Backend`, `Size` and `Workload`, which `catalog` holds and other packages register.
 
 A program is named as `"module:function"` and loaded only in the worker.
 """
@@ -20,7 +20,7 @@ class CatalogError(FirstlightError):
 
 
 def check_name(what: str, name: object) -> None:
-    """Reject a name that is not one line of plain text: CI systems obey some lines of a log."""
+    """Reject a name that is not one line of plain text: CI systems run commands found in logs."""
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > MAX_NAME:
         raise CatalogError(
             f"{what} {str(name)[:MAX_NAME]!r} is not a valid name. Use 1 to {MAX_NAME} printable "
@@ -37,7 +37,7 @@ class Backend:
     framework: str  # the key of its program in `Workload.programs`
     adapter: str  # "module:class", a `firstlight.measure.adapters.Adapter`
     requires: tuple[str, ...]  # modules that must be installed
-    compiled: bool  # whether the first call does work that later calls reuse
+    compiled: bool  # whether later calls reuse work of the first
     cache: str | None = None  # its persistent cache: "jax", "torch" or None
     extra: str | None = None  # `pip install 'firstlight[extra]'`
 

@@ -1,4 +1,4 @@
-"""Likelihoods of binned measurements, and losses made of them: the flagship workloads, as data."""
+"""The catalogue of likelihoods of binned measurements, and of losses derived from them."""
 
 from __future__ import annotations
 

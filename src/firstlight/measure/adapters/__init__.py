@@ -1,4 +1,4 @@
-"""What the worker must know of a framework. Adapters import their framework inside methods only.
+"""What the worker must know about a framework. Adapters import frameworks inside methods only.
 
 The worker loads an adapter before the framework, inside the measured process, so a module in this
 package may import `sys`, `os`, `time` and builtin modules and nothing else at its top level.
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Adapter:
-    """A backend that compiles nothing and whose results are there when a call returns.
+    """The interface, for a backend that compiles nothing and whose calls return finished results.
 
     The worker calls, in this order: `load`, `listen`, `initialise`, the program's builder with
     `compile`, `sync` on the inputs, `mark`, the step, `sync` on the result, then the readers.
     """
 
     sync_policy = "none needed: a call returns when its result is in host memory"
-    #: Whose results are waited for and whose compilations are counted.
+    #: Frameworks whose results `sync` waits for and whose compilations are counted.
     watches: "tuple[str, ...]" = ()
 
     def load(self) -> None:
@@ -35,11 +35,11 @@ class Adapter:
         """Start counting compilations; called once, after `load`."""
 
     def initialise(self) -> bool:
-        """Start the device backend; return False where there is no such phase."""
+        """Start the device backend; return False if there is no such phase."""
         return False
 
     def compile(self, function: "Function") -> "Function":
-        """The transform under test, applied by the program where a user would apply it."""
+        """Apply the transform under test; called by the program where a user would apply it."""
         return function
 
     def sync(self, value: object) -> object:
@@ -50,11 +50,11 @@ class Adapter:
         """The first call begins; `peak_host_bytes` reads VmHWM and may be called at phase ends."""
 
     def phases_ns(self) -> "dict[str, int | None]":
-        """Nanoseconds of the first call in `trace`, `lower`, `compile`; None: not had."""
+        """Nanoseconds of the first call in `trace`, `lower`, `compile`; None if not measured."""
         return {"trace": None, "lower": None, "compile": None}
 
     def overhead_ns(self) -> int:
-        """Nanoseconds of the first call that were the instrument's own."""
+        """Nanoseconds of the first call spent in the instrument."""
         return 0
 
     def phase_peaks(self) -> "dict[str, bytes]":
@@ -66,21 +66,21 @@ class Adapter:
         return {"traces": None, "lowerings": None, "compiles": None}
 
     def tier_counts(self) -> "dict[str, int]":
-        """For a program in tiers: signatures, those that began in NumPy and switched, its calls."""
+        """Of a tiered program: signatures, those begun in NumPy, those switched, NumPy calls."""
         return {}
 
     def cache_counts(self) -> "Facts":
-        """Requests to and hits in the persistent cache, and whether the framework says it is on."""
+        """Requests and hits of the persistent cache, and whether the framework reports it as on."""
         return {"requests": None, "hits": None, "enabled": None, "refusals": []}
 
     def explain_cache(self) -> None:
-        """Collect reasons why results are not stored; called in untimed processes only."""
+        """Collect the reasons why results are not stored; called in untimed processes only."""
 
     def leave_behind(self) -> None:
         """Store what timed processes will load; called at the end of a priming process."""
 
     def settle(self) -> None:
-        """Wait for work in the background that the first call began: warm calls come after it."""
+        """Wait for background work that the first call started; called before the warm calls."""
 
     def leaves(self, value: object) -> list[object]:
         """The arrays and numbers in nested tuples, lists and dicts, in order."""
@@ -99,7 +99,7 @@ class Adapter:
         return numpy.asarray(value)
 
     def describe(self, leaf: object) -> "Facts | None":
-        """Shape, dtype, layout and place of one input, or None if it is not an array."""
+        """Shape, dtype, layout, device and size of one input; None if it is not an array."""
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or not hasattr(leaf, "nbytes"):
             return None
         flags = getattr(leaf, "flags", None)
@@ -122,14 +122,14 @@ class Adapter:
         return None
 
     def equations(self, step: object, arguments: "tuple[object, ...]") -> "int | None":
-        """Equations of what is handed to the compiler, or None where they cannot be counted."""
+        """Number of equations given to the compiler, or None if they cannot be counted."""
         return None
 
     def name_functions(self) -> None:
-        """Remember which function each compilation was for; called in untimed processes only."""
+        """Record which function each compilation is for; called in untimed processes only."""
 
     def functions(self) -> "list[Facts]":
-        """{function, phase, seconds} of every step of a compilation since `name_functions`."""
+        """{function, phase, seconds} of each compilation phase since `name_functions`."""
         return []
 
     def threads(self) -> "Facts":
@@ -144,7 +144,7 @@ class Adapter:
 def collect_messages(
     loggers: "tuple[str, ...]", beginnings: "tuple[str, ...]", into: "list[str]"
 ) -> None:
-    """Append what `loggers` say that begins with one of `beginnings`, and print none of it."""
+    """Append messages of `loggers` that start with one of `beginnings`; nothing is printed."""
     import logging
 
     class Collect(logging.Handler):
@@ -161,7 +161,7 @@ def collect_messages(
 
 
 class NumPy(Adapter):
-    """NumPy: imported first, like any other framework."""
+    """NumPy, imported in the phase `import`."""
 
     def load(self) -> None:
         import numpy

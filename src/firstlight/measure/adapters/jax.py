@@ -1,7 +1,7 @@
-"""JAX: phases and counts from what `jax.monitoring` says, so that the user's own call is timed.
+"""JAX: phases and counts from the events of `jax.monitoring`, during the user's own call.
 
-Measuring the call itself, rather than a staged `trace().lower().compile()`, covers eager mode,
-several jitted functions and recompiles in a loop with the same code.
+Timing the call itself, rather than a staged `trace().lower().compile()`, also covers eager mode,
+several jitted functions, and recompiles in a loop.
 """
 
 import time
@@ -26,7 +26,7 @@ _CACHE_EVENTS = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
     "/jax/compilation_cache/cache_hits": "hits",
 }
-#: Reading VmHWM takes tens of microseconds: often enough to see a phase's end, not for every op.
+#: Reading VmHWM takes tens of microseconds, too long to do it for every operation in eager mode.
 _PEAK_INTERVAL_NS = 2_000_000
 
 
@@ -39,7 +39,7 @@ class Jax(Adapter):
     def __init__(self) -> None:
         self._jax: "Any" = None
         self._thread = get_ident()
-        # Phases now running, innermost last, each with the start of its exclusive time.
+        # Running phases, innermost last, each with the start of its exclusive time.
         self._open: list[tuple[str, int]] = []
         self._spent_ns = {"trace": 0, "lower": 0, "compile": 0}
         self._counts = {"traces": 0, "lowerings": 0, "compiles": 0}
@@ -49,7 +49,7 @@ class Jax(Adapter):
         self._read_peak: "Callable[[], bytes] | None" = None
         self._overhead_ns = 0
         self._refusals: list[str] = []
-        # In untimed processes: every call of a jitted function, for the compiler's own estimate.
+        # In untimed processes: calls of jitted functions, for the compiler's memory estimate.
         self._compiled: "list[tuple[Any, tuple[object, ...]]]" = []
         self._recording = False
         self._functions: "list[Facts] | None" = None
@@ -72,7 +72,7 @@ class Jax(Adapter):
         if phase is None or get_ident() != self._thread:
             return
         now = time.monotonic_ns()
-        if self._open:  # an inner phase pauses the outer one: no second is counted twice
+        if self._open:  # an inner phase pauses the outer one: no time is counted twice
             outer, since = self._open[-1]
             self._spent_ns[outer] += now - since
         self._open.append((phase, now))
@@ -85,14 +85,14 @@ class Jax(Adapter):
         if self._functions is not None:
             name = str(about.get("fun_name"))
             self._functions.append({"function": name, "phase": phase, "seconds": float(seconds)})
-        # Another thread compiles during the call: counted, but not part of the call's own time.
+        # A compilation in another thread is counted, but is not part of the time of this call.
         if get_ident() != self._thread or not self._open:
             return
         now = time.monotonic_ns()
         opened, since = self._open.pop()
         self._spent_ns[opened] += now - since
         if self._read_peak and now - self._peak_read_at_ns > _PEAK_INTERVAL_NS:
-            # Of several rounds the first: later ones come on top of what compiling has left.
+            # The first peak of each phase: later ones include what compiling has left in memory.
             self._peaks.setdefault(phase, self._read_peak())
             self._peak_read_at_ns = time.monotonic_ns()
             self._overhead_ns += self._peak_read_at_ns - now
@@ -142,7 +142,7 @@ class Jax(Adapter):
         self._recording = True
 
     def _recorded(self, jitted: "Function") -> "Function":
-        """The jitted function, remembering what it was first called with (untimed processes)."""
+        """The jitted function; in untimed processes it records its calls."""
         if not self._recording:
             return jitted
 
@@ -164,7 +164,7 @@ class Jax(Adapter):
     def describe(self, leaf: object) -> "Facts | None":
         if not isinstance(leaf, self._jax.Array):
             return super().describe(leaf)
-        # Before 0.9 a CPU called itself TFRT_CPU_0: the same device, so the same name.
+        # Before JAX 0.9 a CPU was called TFRT_CPU_0; use one name for the same device.
         devices = sorted(f"cpu:{d.id}" if d.platform == "cpu" else str(d) for d in leaf.devices())
         return {
             "shape": list(leaf.shape),
@@ -182,7 +182,7 @@ class Jax(Adapter):
     def _called(
         self, step: object, arguments: "tuple[object, ...]"
     ) -> "list[tuple[Any, tuple[object, ...]]]":
-        """Jitted functions with what they were called with, as far as they are known."""
+        """Jitted functions and the arguments of their recorded calls."""
         if not self._compiled and hasattr(step, "lower"):
             return [(step, arguments)]
         return list(self._compiled)
@@ -195,7 +195,7 @@ class Jax(Adapter):
         for jitted, values in self._called(step, arguments):
             lowered = jitted.lower(*values)
             text = lowered.as_text()
-            if text in seen:  # the same program again, as in a training loop
+            if text in seen:  # the same program, as in a training loop
                 continue
             seen.add(text)
             analysis = lowered.compile().memory_analysis()
@@ -207,12 +207,12 @@ class Jax(Adapter):
         return total or None
 
     def equations(self, step: object, arguments: "tuple[object, ...]") -> "int | None":
-        known: dict[int, int] = {}  # a program that is used twice is counted once, and walked once
+        known: dict[int, int] = {}  # so that a program used twice is counted only once
         try:
             traced = [f.trace(*values).jaxpr for f, values in self._called(step, arguments)]
             different = {id(jaxpr): jaxpr for jaxpr in traced}
             total = sum(count_equations(jaxpr, known) for jaxpr in different.values())
-        except Exception:  # a function that cannot be traced once more has no count, that is all
+        except Exception:  # a function that cannot be traced again has no count
             return None
         return total or None
 
@@ -235,7 +235,7 @@ class Jax(Adapter):
 
 
 def count_equations(jaxpr: "Any", known: "dict[int, int]") -> int:
-    """Equations of a jaxpr and of those inside it (bodies of loops, branches, inner jits)."""
+    """Equations of a jaxpr, including those of loop bodies, branches and inner jits."""
     if id(jaxpr) not in known:
         known[id(jaxpr)] = sum(
             1 + sum(count_equations(inner, known) for inner in _inner(equation))
@@ -261,6 +261,6 @@ class JaxJit(Jax):
         if not self._counts["compiles"]:
             raise RuntimeError(
                 f"jax {self._jax.__version__} reported no compilation: its events have other "
-                "names, and its phases cannot be told apart"
+                "names, so its phases cannot be measured"
             )
         return super().phases_ns()

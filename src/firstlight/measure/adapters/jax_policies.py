@@ -1,6 +1,6 @@
-"""JAX under the policies `frozen` and `tiered`: what stands for `jax.jit` in timed processes.
+"""JAX under the policies `frozen` and `tiered`, which replace `jax.jit` in timed processes.
 
-Untimed processes compile as usual: they describe the program, and leave behind what is frozen.
+Untimed processes compile as usual: they describe the program, and store the frozen functions.
 """
 
 import os
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class JaxFrozen(JaxJit):
-    """Functions that a priming process has frozen, loaded in a process that compiles nothing."""
+    """Loads functions that a priming process froze, in processes that compile nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = os.environ["FIRSTLIGHT_FROZEN"]
-        #: Per function that is to be frozen: itself, and the calls that were made, by signature.
+        # The functions to freeze, each with its recorded calls by signature.
         self._frozen: "list[tuple[Function, Calls]]" = []
 
     def compile(self, function: "Function") -> "Function":
@@ -56,7 +56,7 @@ class JaxFrozen(JaxJit):
 
 
 def _loaded_at_first_call(path: str) -> "Function":
-    """What a program does that has frozen its function; loading is part of the first call."""
+    """Loads a frozen function as a user's program would: as part of the first call."""
     loaded: "list[Function]" = []
 
     def call(*arguments: object) -> object:
@@ -70,11 +70,11 @@ def _loaded_at_first_call(path: str) -> "Function":
 
 
 class JaxTiered(JaxJit):
-    """Functions whose first calls NumPy answers; warm calls begin after the switch."""
+    """Functions whose first calls run in NumPy; warm calls start after the switch to XLA."""
 
     def __init__(self) -> None:
         super().__init__()
-        # What one process has learnt about a program must not decide for the next.
+        # What one process learns about a program must not affect the next.
         os.environ["FIRSTLIGHT_CACHE"] = "off"
         self._tiered: "list[Any]" = []
 
@@ -99,7 +99,7 @@ class JaxTiered(JaxJit):
         calls = sum(s.numpy_calls for s in switches)
         in_numpy = sum(s.numpy_calls * (s.numpy_call_seconds or 0.0) for s in switches)
         compiling = sum(s.compile_seconds or 0.0 for s in switches)
-        # As `break_even_calls` of a switch, of all signatures together.
+        # Like `break_even_calls` of one switch, but for all signatures together.
         even = {"numpy_break_even_calls": int(compiling * calls / in_numpy) + 1} if in_numpy else {}
         return {
             **even,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Torch(Adapter):
-    """PyTorch as the program wrote it, compiled in part, or not at all."""
+    """PyTorch as written: compiled, partly compiled or eager."""
 
     watches: "tuple[str, ...]" = ("torch", "torch.compile")
 
@@ -84,7 +84,7 @@ class Torch(Adapter):
 
     @property
     def _dynamo(self) -> "Any":
-        """torch.compile's own bookkeeping, or None as long as nobody has imported it."""
+        """The module with torch.compile's metrics; None until something has imported it."""
         return sys.modules.get("torch._dynamo.utils")
 
     def mark(self, peak_host_bytes: "Callable[[], bytes]") -> None:
@@ -100,10 +100,10 @@ class Torch(Adapter):
         seconds = {"trace": 0.0, "lower": 0.0, "compile": 0.0}
         for one in found:
             frame, backend = one.entire_frame_compile_time_s, one.backend_compile_time_s or 0.0
-            if frame is None:  # a backward graph, compiled by itself when it is first needed
+            if frame is None:  # a backward graph, compiled separately when first needed
                 seconds["compile"] += (one.duration_us or 0) / 1e6
                 continue
-            # Without a time of its own nothing was lowered: the result came from the cache.
+            # Without an Inductor time the result came from the cache, and nothing was lowered.
             inductor = one.inductor_compile_time_s
             compiled = backend if inductor is None else inductor
             seconds["trace"] += frame - backend
@@ -127,7 +127,7 @@ class Torch(Adapter):
     def cache_counts(self) -> "Facts":
         if not self._dynamo:
             return super().cache_counts()
-        # The graph cache is counted: an answer of the autograd cache counts as one of its hits.
+        # These count the graph cache; a hit of the autograd cache counts as one of its hits.
         graphs = self._dynamo.counters["inductor"]
         hits = int(graphs.get("fxgraph_cache_hit", 0))
         bypassed = int(graphs.get("fxgraph_cache_bypass", 0))
@@ -147,7 +147,7 @@ class Torch(Adapter):
 
 
 class TorchEager(Torch):
-    """PyTorch without torch.compile; a program that uses it anyway is refused."""
+    """PyTorch without torch.compile; programs that use it are rejected."""
 
     watches = ("torch",)
 
@@ -166,12 +166,12 @@ class TorchCompile(Torch):
 
     def load(self) -> None:
         super().load()
-        # torch.compile imports its compiler on first use: import time, wherever it happens.
+        # torch.compile would import its compiler on first use; count that as import time.
         import torch._dynamo.utils
         import torch._inductor.compile_fx
 
     def listen(self) -> None:
-        # Only the latest 64 compilations are kept otherwise.
+        # By default only the latest 64 compilations are kept.
         self._dynamo.set_compilation_metrics_limit(10_000)
 
     def compile(self, function: "Function") -> "Function":

@@ -1,4 +1,4 @@
-"""PyTorch whose programs call compiled JAX: the results are torch's, the phases are JAX's."""
+"""PyTorch programs that call compiled JAX: results are tensors, phases are those of JAX."""
 
 from firstlight.measure.adapters.jax import Jax
 from firstlight.measure.adapters.torch import TorchEager
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class TorchOverJax(Jax):
-    """Waits for tensors, counts what JAX compiles."""
+    """Waits for tensors, and counts the compilations of JAX."""
 
     watches = ("torch", "jax")
 

@@ -1,7 +1,7 @@
 """The measured programs: one module per workload, with a builder for each framework.
 
-A builder takes what is applied to the function under test (`compile`), the seed and the parameters
-of a size, and returns a step with its arguments, which are in place.
+A builder takes the transform to apply to the function under test (`compile`), the seed and the
+parameters of a size. It returns a step and its arguments, already on their device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tensors(arrays: Iterable[Array]) -> tuple[Array, ...]:
 
 
 def in_float64(function: Step, arrays: Iterable[Array]) -> Arrays:
-    """What a step in NumPy returns, computed in float64."""
+    """The results of a step in NumPy, computed in float64."""
     import numpy as np
 
     outputs = function(*(a.astype(np.float64) for a in arrays))

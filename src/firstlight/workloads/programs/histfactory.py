@@ -1,6 +1,6 @@
 """A measurement from binned data: likelihood, gradient, fit, significance, pseudo-experiments.
 
-The fits use synthetic pyhf workspaces with the dimensions of two that are used elsewhere to compare
+The fits use synthetic pyhf workspaces with the dimensions of two that others use to compare
 programs ("complex": 8 parameters; "tHu": 184 parameters in 11 channels), drawn from the seed, so
 that anyone can reproduce the figures without the data. This module has the inputs and the
 references; the programs are in `histfactory_jax`, `histfactory_pyhf` and `histfactory_nextstat`,

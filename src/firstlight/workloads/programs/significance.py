@@ -1,4 +1,4 @@
-"""Training on significance: likelihood and q0 with gradients for signal yields, and twenty steps.
+"""Training on significance: likelihood and q0 with gradients, and twenty training steps.
 
 The workspaces are those of `histfactory`. A network of 2 -> 32 -> 1 gives each of 512 signal events
 a score between 0 and 1; their soft histogram, scaled to the yields of the workspace, is the signal
@@ -84,7 +84,7 @@ def reference_profiled_q0(seed: int, preset: str) -> tuple[Array, ...]:
 
 
 def reference_significance_train_20(seed: int, preset: str, part: str) -> tuple[Array, ...]:
-    """The last loss; its gradient for the first layer (backward); that layer at the end (step)."""
+    """The last loss, and the gradient of the first layer (backward) or its final weights (step)."""
     import numpy as np
 
     from firstlight.workloads.programs.mlp_train import adam
@@ -138,7 +138,7 @@ def _soft_shares(scores: Array, bins: int) -> tuple[Array, Array]:
 def _expected_significance(
     likelihood: Likelihood, cells: Array, yields: Array
 ) -> tuple[float, Array]:
-    """Z0 of the data expected with signal before a fit, and its gradient for the yields.
+    """Z0 of the data expected with signal before a fit; its gradient with respect to the yields.
 
     Without signal the likelihood does not depend on the yields, so they change q0 only through the
     data: ∂q0/∂n = 2 ln(n/ν) at the minimum without signal, arXiv:1007.1727.

@@ -6,9 +6,9 @@ import torch
 
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.programs import compile_at_once
-from firstlight.torch.functional import nll_loss, profiled_q0_loss
-from firstlight.torch.modules import SignificanceLoss, SoftHistogram
+from firstlight.torch.losses import SignificanceLoss, nll_loss, profiled_q0_loss
 from firstlight.torch.session import create_session, from_pyhf
+from firstlight.torch.soft_histogram import SoftHistogram
 from firstlight.workloads.programs import Array, Built, Compile, Step, tensors
 from firstlight.workloads.programs.histfactory import workspace
 from firstlight.workloads.programs.significance import EVENTS, STEPS, network, signal_yields

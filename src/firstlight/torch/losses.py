@@ -1,4 +1,4 @@
-"""Losses as functions of a histogram and a session.
+"""Losses as functions of a histogram and a session, and as a module.
 
 A histogram is a tensor for the session's signal samples, or a mapping from templates to tensors
 (`firstlight.histfactory.templates` describes their names), in float32 or float64.
@@ -7,17 +7,19 @@ A histogram is a tensor for the session's signal samples, or a mapping from temp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from firstlight.histfactory.argument_checks import require_number
+from firstlight.import_watch import when_imported
 from firstlight.losses.binning import LossError
-from firstlight.torch.arguments import Histograms, Templates
+from firstlight.torch.arguments import Histograms, Keys, Templates
 from firstlight.torch.autograd import number
 from firstlight.torch.programs import HEADER
-from firstlight.torch.session import Quantity, Session
+from firstlight.torch.session import Loadable, Quantity, Session, SessionOptions
 
 
 def nll_loss(
@@ -58,13 +60,6 @@ def profiled_z0_loss(
 ) -> torch.Tensor:
     """Discovery significance √(q0 + eps)."""
     return _profiled(signal_histogram, session, eps=eps)
-
-
-def negative_significance(
-    signal_histogram: Histograms, session: Session, eps: float = 1e-12
-) -> torch.Tensor:
-    """-√(q0 + eps), to be minimised."""
-    return _profiled(signal_histogram, session, eps=eps, sign=-1.0)
 
 
 def profiled_qmu_loss(
@@ -160,3 +155,64 @@ def _single(session: Session, histograms: Histograms) -> Templates:
             "signal_histogram has a leading axis, so it is several histograms. Use the batch forms."
         )
     return given
+
+
+class SignificanceLoss(torch.nn.Module):
+    """-√(q0 + eps): the negative discovery significance, with all systematics profiled.
+
+    model, signal_sample_name, device and all options: see `Session`.
+    negate: False returns the significance itself.
+    """
+
+    def __init__(
+        self,
+        model: Loadable,
+        signal_sample_name: Keys = "signal",
+        *,
+        device: str = "auto",
+        negate: bool = True,
+        eps: float = 1e-12,
+        **options: Unpack[SessionOptions],
+    ) -> None:
+        super().__init__()
+        self._session = Session(model, signal_sample_name, device, **options)
+        self.negate = negate
+        self.eps = eps
+
+    def forward(self, signal_histogram: Histograms) -> torch.Tensor:
+        """signal_histogram: yields of the signal, or a mapping from templates to yields."""
+        sign = -1.0 if self.negate else 1.0
+        return _profiled(signal_histogram, self._session, eps=self.eps, sign=sign)
+
+    def q0(self, signal_histogram: Histograms) -> torch.Tensor:
+        """Test statistic q0."""
+        return profiled_q0_loss(signal_histogram, self._session)
+
+    def z0(self, signal_histogram: Histograms) -> torch.Tensor:
+        """Significance √(q0 + eps)."""
+        return profiled_z0_loss(signal_histogram, self._session, eps=self.eps)
+
+    @property
+    def n_bins(self) -> int:
+        """Number of bins of the signal histogram."""
+        return self._session.signal_n_bins()
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters of the model."""
+        return self._session.n_params()
+
+    @property
+    def session(self) -> Session:
+        """The session of the loss: what it keeps between steps."""
+        return self._session
+
+
+def _keep_from_tracing() -> None:
+    """The likelihood is not computed by PyTorch; torch.compile must not trace into it."""
+    SignificanceLoss.forward = torch.compiler.disable(SignificanceLoss.forward)  # type: ignore[method-assign]
+
+
+# `torch.compiler.disable` imports torch.compile, which takes longer than a first gradient. So wait
+# until something else has imported it.
+when_imported("torch._dynamo", _keep_from_tracing)
