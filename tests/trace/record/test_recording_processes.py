@@ -268,7 +268,7 @@ def test_a_trace_that_was_made_deaf_says_so_and_hears_again(tmp_path: Path, writ
     traced(tmp_path, "program.py")
     trace = load(tmp_path / "logs")
     (process,) = trace.processes
-    assert any("took away the listeners" in problem for problem in process.problems)
+    assert any("removed the listeners" in problem for problem in process.problems)
     # Where JAX forgets the listeners of begins too, the first is lost.
     assert trace.compile_count in (1, 2) and trace.time_to_first_result_seconds is not None
     assert process.unfinished is None
