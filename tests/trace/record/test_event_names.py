@@ -165,7 +165,7 @@ def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_eve
     [
         ("firstlight.trace.record.program_contents.LOWERING", ("gone", ""), "the equations and"),
         ("firstlight.trace.record.program_contents.COMPILING", ("gone", ""), "the size and call"),
-        ("jax._src.array.ArrayImpl._value", None, "the first result is not known"),
+        ("jax._src.array.ArrayImpl._value", None, "and so is the first result"),
         ("jax._src.xla_bridge._init_backend", None, "how this JAX starts them is unknown"),
     ],
     ids=["lowering", "compiling", "waits", "backends"],

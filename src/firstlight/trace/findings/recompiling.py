@@ -133,7 +133,7 @@ def _finding(
     return Finding(
         kind=KINDS[reason],
         # What differs in another way as well would be compiled again in any case.
-        **cost([one for one in again if one.recompile_is_for_that_alone] or again),
+        **cost([one for one in again if one.has_single_reason] or again),
         title=title,
         function=function.name,
         place=call or function.place,

@@ -1,4 +1,4 @@
-"""Regions that torch.compile compiled, as reports and findings read them from the log."""
+"""Regions that torch.compile compiled, read from the events of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firstlight.trace.read.model import SourceLine, Trace
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _NUMBER_BEFORE = re.compile(r"^\d+/\d+: ")
-#: Torch's text of a guard goes on with the line of source that made it.
+#: Torch appends the source line of a guard to its text.
 _SOURCE_AFTER = re.compile(r"\s{2,}#.*$")
 _HIDDEN = re.compile(r"^value-[0-9a-f]{8}$")
 _LIMIT = "recompile limit exceeded"
@@ -22,7 +22,7 @@ _SIZE = re.compile(r"tensor '(.+?)' size mismatch at index (\d+)")
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A line at which torch cannot go on with a graph."""
+    """A line at which torch has to end a graph."""
 
     reason: str
     explanation: str | None
@@ -31,14 +31,14 @@ class GraphBreak:
 
     @property
     def place(self) -> SourceLine | None:
-        """The innermost line of the user; of a package, where there is none of the user."""
+        """The innermost line of the user, or of a package if there is none."""
         own = [place for place in self.stack if place.package is None] or self.stack
         return own[-1] if own else None
 
 
 @dataclass(frozen=True)
 class Region:
-    """One compile by torch.compile: of a function, of its rest after a graph break, backward."""
+    """One compile by torch.compile: a function, its rest after a graph break, a backward pass."""
 
     name: str
     place: SourceLine | None
@@ -48,23 +48,23 @@ class Region:
     seconds: float
     own_seconds: float  # without what it imported
     backend_seconds: float | None
-    restart_seconds: float | None  # traced in vain, up to the breaks
+    restart_seconds: float | None  # discarded tracing, up to the breaks
     user_site: SourceLine | None
     recompile_kind: str | None  # size, dtype, value, …; None: the first
     recompile_detail: str | None
     breaks: tuple[GraphBreak, ...]
-    failure: GraphBreak | None  # why it runs as it is
-    beyond_limit: bool  # too many recompiles: not compiled, and no more from here on
+    failure: GraphBreak | None  # why it runs uncompiled
+    beyond_limit: bool  # not compiled, like all later ones: the recompile limit is reached
     cache_misses: int
 
     @property
     def resumed_at(self) -> tuple[str, int] | None:
-        """Of the rest of a function after a graph break: its name, and the line of the break."""
+        """Name of the function and line of the break, if this is the rest after a graph break."""
         return _name_and_number(_RESUMED.match(self.name))
 
     @property
     def resized(self) -> tuple[str, int] | None:
-        """The tensor and the dimension of it whose size the failed guard is about."""
+        """The tensor and the dimension whose size made a guard fail."""
         return _name_and_number(_SIZE.search(self.recompile_detail or ""))
 
     @property
@@ -75,7 +75,7 @@ class Region:
 
     @property
     def function(self) -> str:
-        """The function that somebody wrote; a module of torch.nn has none, but a call."""
+        """The function that the user wrote; for a module of torch.nn, its call."""
         if self.of_torch:
             line = f" called at line {self.user_site.line}" if self.user_site else ""
             return f"module of torch{line}"
@@ -83,12 +83,12 @@ class Region:
 
     @property
     def of_torch(self) -> bool:
-        """Whether torch itself wrote it: it wraps modules of its own into one and the same code."""
+        """Whether it is torch's code: torch wraps all of its modules in the same function."""
         return self.place is not None and self.place.package == "torch"
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for all compiles of a function."""
+        """Equal for all compiles of a function."""
         where = self.user_site if self.of_torch else self.place
         return (self.name, where and (where.file, where.line))
 
@@ -98,12 +98,12 @@ def _name_and_number(found: re.Match[str] | None) -> tuple[str, int] | None:
 
 
 def regions(trace: Trace) -> tuple[Region, ...]:
-    """All regions, in the order in which they were compiled."""
+    """All regions, in the order of their compiles."""
     return tuple(_region(r) for r in trace.torch_regions if r.get("event") == "torch_region")
 
 
 def why(region: Region) -> str:
-    """What there is to say of it, in a line."""
+    """What happened to a region, in one line."""
     said = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
     if region.beyond_limit:
         said.append("not compiled: the limit of recompiles is reached")
