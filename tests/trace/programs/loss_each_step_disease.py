@@ -7,7 +7,7 @@ import numpy as np
 
 @jax.jit
 def step(weights, batch):
-    # One after the other: that takes its time on any machine, as does the next batch.
+    # Sequential work: it takes time on any machine, as does the next batch.
     weights = jax.lax.fori_loop(0, 60, lambda _, w: jnp.sort(jnp.cos(3 * w)), weights + batch)
     return weights, jnp.sum(weights)
 

@@ -20,12 +20,12 @@ LOOKS = {
 }
 
 
-def sums(spans: Iterable[Span], moment: float = float("inf")) -> dict[str, float]:
-    """Seconds by kind up to a moment; all kinds are present."""
+def sums(spans: Iterable[Span], moment: float | None = None) -> dict[str, float]:
+    """Seconds by kind up to a moment (None: to the end); all kinds are present."""
     found = dict.fromkeys(LOOKS, 0.0)
     for span in spans:
-        seconds = max(0.0, min(span.end_seconds, moment) - span.begin_seconds)
-        found[span.kind] = found.get(span.kind, 0.0) + seconds
+        end = span.end_seconds if moment is None else min(span.end_seconds, moment)
+        found[span.kind] = found.get(span.kind, 0.0) + max(0.0, end - span.begin_seconds)
     return found
 
 
@@ -40,8 +40,7 @@ def in_other_threads(process: Process, moment: float | None) -> dict[str, float]
 
 
 def _present(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
-    all_kinds = sums(spans) if moment is None else sums(spans, moment)
-    return {kind: seconds for kind, seconds in all_kinds.items() if seconds > 0}
+    return {kind: seconds for kind, seconds in sums(spans, moment).items() if seconds > 0}
 
 
 def lanes(process: Process) -> tuple[tuple[Span, ...], ...]:

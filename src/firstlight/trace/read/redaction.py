@@ -85,7 +85,7 @@ class _Redaction:
             **dict.fromkeys(_PLACES, _place),
             "lines": lambda lines: list(map(_place, lines)),
             "stack": lambda lines: list(map(_place, lines)),
-            "modules": lambda told: [[module(str(name)), *rest] for name, *rest in told],
+            "modules": lambda rows: [[module(str(name)), *rest] for name, *rest in rows],
             "packages": lambda names: [module(str(name)) for name in names],
             "by": lambda name: module(str(name)) if name else name,
             "module": lambda name: module(str(name)),
@@ -115,8 +115,8 @@ class _Redaction:
         except (TypeError, ValueError, AttributeError, RecursionError):
             return ""  # of an unknown kind, with a structure that the rules do not fit
 
-    def _mapping(self, told: Mapping[str, object]) -> Event:
-        return {str(k): self._value(str(k), v) for k, v in told.items() if k not in _DROPPED}
+    def _mapping(self, event: Mapping[str, object]) -> Event:
+        return {str(k): self._value(str(k), v) for k, v in event.items() if k not in _DROPPED}
 
     def _value(self, key: str, value: object) -> object:
         if key == "made_of":
@@ -140,8 +140,8 @@ class _Redaction:
             return {module(str(name)): _place(place) for name, place in value.items()}
         return [self._value("", one) for one in value]
 
-    def _resharded(self, told: Iterable[object]) -> list[object]:
-        name, dtype, shape, size, given, used, place, *_ = told
+    def _resharded(self, argument: Iterable[object]) -> list[object]:
+        name, dtype, shape, size, given, used, place, *_ = argument
         specs = (self._text(str(spec)) for spec in (given, used))
         return [self._path(name), dtype, shape, size, *specs, _place(place)]
 

@@ -104,12 +104,12 @@ def regions(trace: Trace) -> tuple[Region, ...]:
 
 def why(region: Region) -> str:
     """What happened to a region, in one line."""
-    said = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
+    parts = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
     if region.beyond_limit:
-        said.append("not compiled: the limit of recompiles is reached")
+        parts.append("not compiled: the recompile limit is reached")
     elif region.failure is not None:
-        said.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
-    return "; ".join([*said, *(f"breaks{_at(one)}: {one.reason}" for one in region.breaks)])
+        parts.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
+    return "; ".join([*parts, *(f"breaks{_at(one)}: {one.reason}" for one in region.breaks)])
 
 
 def _at(one: GraphBreak) -> str:
@@ -140,8 +140,8 @@ def _region(event: Mapping[str, Any]) -> Region:
     )
 
 
-def _text(told: Event, name: str) -> str:
-    return str((told.get("static") or {}).get(name) or "")
+def _text(event: Event, name: str) -> str:
+    return str((event.get("static") or {}).get(name) or "")
 
 
 def _guard(recompile: Event) -> str:
@@ -153,8 +153,8 @@ def _guard(recompile: Event) -> str:
     return f"{line} does not hold" if recompile["kind"] == "value" else line
 
 
-def _graph_break(told: Event, lines: Iterable[list[object]] | None) -> GraphBreak:
-    text = _text(told, "text")
+def _graph_break(event: Event, lines: Iterable[list[object]] | None) -> GraphBreak:
+    text = _text(event, "text")
     found = [line.strip() for line in text.splitlines()]
     first = found[0] if found and not _HIDDEN.match(text) else ""
     explained, hints = (
@@ -162,7 +162,7 @@ def _graph_break(told: Event, lines: Iterable[list[object]] | None) -> GraphBrea
         for label in ("Explanation: ", "Hint: ")
     )
     return GraphBreak(
-        reason=str(told.get("kind") or first or told.get("type") or "unknown reason"),
+        reason=str(event.get("kind") or first or event.get("type") or "unknown reason"),
         explanation=explained[0] if explained else None,
         hints=tuple(hints),
         stack=tuple(place for line in lines or () if (place := place_of(line)) is not None),

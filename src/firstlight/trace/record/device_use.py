@@ -11,9 +11,6 @@ from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, named_like
 
-#: Where JAX first asks a device for memory: it places an array, or runs a program.
-_PLACES = (("batched_device_put", ()), ("ExecuteReplicated", ("__call__",)))
-
 
 def started_backends() -> list[str]:
     """The platforms that JAX has started so far."""
@@ -31,12 +28,12 @@ class DeviceUse:
 
     def watch(self, pxla: object) -> None:
         """Start. pxla: the module of JAX that places arrays and runs programs."""
-        for name, inner in _PLACES:
-            owner = getattr(pxla, name, None) if inner else pxla
-            where = inner[0] if inner else name
-            original = getattr(owner, where, None)
+        # Here JAX first asks a device for memory: it places an array, or runs a program.
+        runs = getattr(pxla, "ExecuteReplicated", None)
+        for owner, name in ((pxla, "batched_device_put"), (runs, "__call__")):
+            original = getattr(owner, name, None)
             if original is not None:
-                self._replaced.put(owner, where, self._timed(original))
+                self._replaced.put(owner, name, self._timed(original))
 
     def stop(self) -> None:
         self._replaced.undo()
