@@ -183,9 +183,11 @@ SIGNALLED = """
         signal.signal(one, lambda number, frame: caught.append(signal.Signals(number).name))
     print("ready", flush=True)
     end = time.monotonic() + 60  # if a signal is lost, the test must not hang
-    while len(caught) < 3 and time.monotonic() < end:
+    seen = 0
+    while seen < 3 and time.monotonic() < end:
         time.sleep(0.05)
-        print(len(caught), flush=True)
+        seen = len(caught)
+        print(seen, flush=True)
     time.sleep(0.5)
     print(*caught)
     sys.exit(5)

@@ -69,12 +69,13 @@ TOGETHER = (
     Pair("short_loop", "unrolled-loop", "root"),
     Pair("recurrent", "unrolled-loop", "gradient"),
     Pair("recursion", "unrolled-loop", "series"),
-    Pair("loss_each_step", "synchronisation", "<module>"),
-    Pair("print_each_step", "synchronisation", "run"),
     Pair("late_evaluation", "late-stall", "predict"),
 )
-#: They change settings of JAX, or its caches, for all later programs.
-SETTINGS = (
+#: The first two in a short process, since waits are compared with the whole run. The others change
+#: settings of JAX, or its caches, for all later programs.
+APART = (
+    Pair("loss_each_step", "synchronisation", "<module>"),
+    Pair("print_each_step", "synchronisation", "run"),
     Pair("precision_toggled", "context-recompiles", "gram"),
     Pair("wide_toggled", "context-recompiles", "log_sum"),
     Pair("double_or_single", "dtype-recompiles", "spectrum"),
@@ -166,9 +167,9 @@ def test_a_disease_is_found_with_its_line_and_gone_once_cured(pair: Pair) -> Non
     assert_not_found(cure, pair.kind, f"{pair.name}_cure")
 
 
-@pytest.mark.parametrize("pair", SETTINGS, ids=lambda pair: pair.name)
-def test_a_disease_of_settings_is_found_with_its_line_and_gone_once_cured(pair: Pair) -> None:
-    disease, cure = traces_of(SETTINGS)
+@pytest.mark.parametrize("pair", APART, ids=lambda pair: pair.name)
+def test_a_disease_of_waits_or_settings_is_found_and_gone_once_cured(pair: Pair) -> None:
+    disease, cure = traces_of(APART)
     assert_found(disease, pair.kind, pair.function, f"{pair.name}_disease")
     assert_not_found(cure, pair.kind, f"{pair.name}_cure")
 
@@ -186,7 +187,10 @@ def a_moment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         "SAME_PROGRAM_SHARE",
     ):
         monkeypatch.setattr(thresholds, name, 0.001)
-    monkeypatch.setattr(thresholds, "DOMINATING_SHARE_OF_START", 0.1)
+    monkeypatch.setattr(thresholds, "DOMINATING_SHARE_OF_START", 0.01)
+
+
+MOVED = ("cache_moved_disease", "cache_moved_cure")
 
 
 class Kept(NamedTuple):
@@ -198,12 +202,13 @@ class Kept(NamedTuple):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kept]:
-    """By state: one process per state, first with the threshold, then with the callback."""
+    """By state: one process per state; the cured one also fills the cache that will be moved."""
     found = {}
     for state in ("disease", "cure"):
         cache = tmp_path_factory.mktemp(state)
         programs = (f"cache_threshold_{state}", f"cache_callback_{state}")
-        found[state] = Kept(traced(*programs, arguments=[cache]), cache)
+        also = MOVED if state == "cure" else ()
+        found[state] = Kept(traced(*programs, *also, arguments=[cache]), cache)
     return found
 
 
@@ -238,13 +243,12 @@ def test_a_program_with_callbacks_is_reported_as_kept_out_of_the_cache(
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
-def test_a_cache_that_was_moved_fits_only_without_paths_in_its_keys(tmp_path: Path) -> None:
-    programs = ("cache_moved_disease", "cache_moved_cure")
-    made, moved = tmp_path / "made", tmp_path / "moved"
-    traced(*programs, arguments=[made])
-    shutil.copytree(made, moved)
-    trace = traced(*programs, arguments=[moved])
-    with_hits: tuple[str, ...] = programs
+def test_a_cache_that_was_moved_fits_only_without_paths_in_its_keys(
+    tmp_path: Path, kept: dict[str, Kept]
+) -> None:
+    moved = shutil.copytree(kept["cure"].cache, tmp_path / "moved")
+    trace = traced(*MOVED, arguments=[moved])
+    with_hits: tuple[str, ...] = MOVED
     if not SINCE_0_11:  # 0.11 has no path in its keys
         found = assert_found(trace, "cache-key-changed", "draw", "cache_moved_disease")
         assert "jax_persistent_cache_enable_xla_caches" in found.remedy
@@ -272,41 +276,39 @@ def test_no_cache_then_a_cold_one_then_a_warm_one(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """Two ranks of the same program, without a cache."""
-    folder = tmp_path_factory.mktemp("apart")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """Two ranks without a cache: the same program, then one that differs by rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    programs = ("same_on_every_rank", "uneven_ranks")
     with ThreadPoolExecutor(2) as pool:
-        ranks = pool.map(lambda rank: run(folder, "same_on_every_rank", RANK=str(rank)), range(2))
-        list(ranks)
+        list(pool.map(lambda rank: run(folder, *programs, RANK=str(rank)), range(2)))
     return read_folder(folder)
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
 def test_ranks_that_compile_the_same_are_found_and_those_that_share_are_not(
-    tmp_path: Path, apart: Trace
+    tmp_path: Path, ranks: Trace
 ) -> None:
     for rank in range(2):  # one after the other, with one cache
         folder = tmp_path / "shared"
         run(folder, "same_on_every_rank", arguments=[tmp_path / "cache"], RANK=str(rank))
     shared = read_folder(tmp_path / "shared")
     assert [p.rank for p in shared.processes] == ["0", "1"]
-    found = assert_found(apart, "ranks-compile-the-same", "loss", "same_on_every_rank")
+    found = assert_found(ranks, "ranks-compile-the-same", "loss", "same_on_every_rank")
     assert found.evidence["processes"] == [0, 1]
+    assert found.evidence["programs"] == 1  # not those of uneven_ranks
     assert_not_found(shared, "ranks-compile-the-same")
-    assert_not_found(apart, "ranks-compile-apart")
+    assert_not_found(ranks, "ranks-compile-apart", "same_on_every_rank")
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
-def test_a_finding_says_why_the_programs_of_ranks_differ(tmp_path: Path) -> None:
+def test_a_finding_says_why_the_programs_of_ranks_differ(ranks: Trace) -> None:
     """No cache can help: each rank compiles a program that no other has."""
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: run(tmp_path, "uneven_ranks", RANK=str(rank)), range(2)))
-    trace = load(tmp_path)
-    found = assert_found(trace, "ranks-compile-apart", "loss", "uneven_ranks")
+    found = assert_found(ranks, "ranks-compile-apart", "loss", "uneven_ranks")
     assert found.evidence["ranks"] == ["0", "1"]
     assert "x: f32[3,3] → f32[4,3]" in found.title
     assert "pad the shorter shards" in found.remedy
-    assert_not_found(trace, "ranks-compile-the-same")
+    assert_not_found(ranks, "ranks-compile-the-same", "uneven_ranks")
 
 
 def test_arguments_that_are_moved_in_every_call_are_found_on_eight_devices() -> None:
@@ -388,11 +390,11 @@ def test_a_remedy_names_the_argument_and_a_type_for_it() -> None:
 
 @pytest.mark.usefixtures("a_moment_is_enough")
 def test_firstlight_exec_cures_what_is_wrong_with_the_cache_as_the_findings_say(
-    tmp_path: Path, apart: Trace
+    tmp_path: Path, ranks: Trace
 ) -> None:
     """No cache, one below its threshold, one that was moved, a callback that was removed."""
     sick = ("same_on_every_rank", "cache_threshold_disease", "cache_moved_disease")
-    without = [f for f in findings(apart) if f.kind == "cache-off"]
+    without = [f for f in findings(ranks) if f.kind == "cache-off"]
     assert "Start the program with `firstlight exec`" in without[0].remedy
     assert "firstlight.warmstart.freeze" in without[0].remedy
     with_callback, without_callback = "cache_callback_disease", "cache_callback_cure"

@@ -15,7 +15,7 @@ def step(weights, batch):
 rng = np.random.default_rng(0)
 weights = np.linspace(0, 1, 2000, dtype=np.float32)
 history = []
-for _ in range(60):
+for _ in range(30):
     batch = np.sort(rng.normal(size=120_000))[:2000].astype(np.float32)
     weights, loss = step(weights, batch)
     history.append(loss)
