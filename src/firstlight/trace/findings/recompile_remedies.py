@@ -156,7 +156,9 @@ def _called(function: Function) -> str:
     if not objects:
         return "The line that called them is unknown."
     place = max(objects, key=lambda where: len(objects[where]))
-    return f"{len(objects[place])} different ones were called at {wording.short(place)}."
+    count = len(objects[place])
+    which = "One was" if count == 1 else f"{count} different ones were"
+    return f"{which} called at {wording.short(place)}."
 
 
 def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
