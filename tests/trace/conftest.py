@@ -1,1 +1,1 @@
-"""Makes `trace_samples` and `trace_logs` importable from the tests of every room of the trace."""
+"""Makes `trace_samples` and `trace_logs` importable from all tests of the trace."""

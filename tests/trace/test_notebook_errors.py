@@ -1,4 +1,4 @@
-"""A cell under the magic fails as it would without."""
+"""A cell under the magic fails as it would alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print('success', shell.run_cell('%%firstlight\\nx = 6').success)
 """
 
 
-def test_an_error_in_a_cell_is_the_cells_and_the_verdict_comes_first() -> None:
+def test_an_error_in_a_cell_is_raised_after_the_verdict_is_shown() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     told = [line for line in done.stdout.splitlines() if line.startswith("success")]
     assert told == ["success False ZeroDivisionError 5", "success False", "success True"]

@@ -1,4 +1,4 @@
-"""The mark and the fixture, in a pytest of their own."""
+"""The mark and the fixture, each in a separate pytest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TESTS = """
 
 def run_pytest(folder: Path, text: str, *options: str) -> str:
     (folder / "test_it.py").write_text(textwrap.dedent(text))
-    # The plugin by name: whether its entry point is installed is another matter.
+    # The plugin by name: another test checks its entry point.
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"],
         cwd=folder,
@@ -124,17 +124,17 @@ def test_the_message_has_signature_reason_and_place(output: str) -> None:
     assert "test_it.py:14" in output
 
 
-def test_a_test_that_fails_by_itself_is_not_judged(output: str) -> None:
+def test_limits_are_not_checked_if_the_test_fails(output: str) -> None:
     assert "assert 1 == 2" in output and "max-compiles" not in output
 
 
-def test_a_limit_that_does_not_exist_is_named(output: str) -> None:
+def test_an_unknown_limit_is_named(output: str) -> None:
     assert "not max_compile" in output and "says no limit" in output
     assert "pytest_plugin.py" not in output  # a message, not a traceback of ours
     assert "max_compiles: 'a' is not a limit" in output
 
 
-def test_unused_it_imports_nothing(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
     test = """
         import sys
         def test_light():

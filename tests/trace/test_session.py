@@ -1,4 +1,4 @@
-"""`recording()` hears what JAX compiles in a block, and nothing after it."""
+"""`recording()` has what JAX compiles in its block, and nothing after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
-    """JAX is left as it was found."""
+    """JAX is restored."""
 
     def state() -> list[object]:
         listeners = [
@@ -39,7 +39,7 @@ def untouched() -> Iterator[None]:
 
 
 def fresh():  # type: ignore[no-untyped-def]
-    """A function that JAX has not seen, with its array, which is NumPy's: no other compile."""
+    """A new function with a NumPy array: exactly one compile."""
     return jax.jit(lambda x: x * 2 + 1), np.ones(3, np.float32)
 
 
@@ -61,7 +61,7 @@ def test_a_recording_counts_as_jax_does(compilations) -> None:  # type: ignore[n
 
 
 @pytest.mark.usefixtures("untouched")
-def test_nothing_is_heard_before_or_after_the_block() -> None:
+def test_nothing_is_recorded_before_or_after_the_block() -> None:
     f, x = fresh()
     f(x)
     with firstlight.trace.recording() as t:
@@ -71,14 +71,14 @@ def test_nothing_is_heard_before_or_after_the_block() -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_recording_within_another_hears_its_own_part_only() -> None:
+def test_an_inner_recording_has_only_its_own_part() -> None:
     f, x = fresh()
     with firstlight.trace.recording() as outer:
         f(x).block_until_ready()
         with firstlight.trace.recording() as inner:
             f(x[:2]).block_until_ready()
         f(x[:1]).block_until_ready()
-        assert outer.compile_count == 3  # also before its end
+        assert outer.compile_count == 3  # even before its end
     assert (outer.compile_count, inner.compile_count) == (3, 1)
     assert (outer.recompiles, inner.recompiles) == (2, 0)
     assert inner.trace.time_to_first_result_seconds is not None
@@ -92,7 +92,7 @@ def test_a_recording_within_another_hears_its_own_part_only() -> None:
         (jax.block_until_ready, 1),
         (lambda y: jax.block_until_ready([y, y + 1]), 1),
         (lambda y: jax.device_get([y, y + 1]), 1),
-        (np.asarray, 0),  # NumPy reads the memory of a CPU by itself: a limit that the docs state
+        (np.asarray, 0),  # NumPy's read of CPU memory is invisible: a limit stated in the docs
         (lambda y: float(y[0]), 1),
         (lambda y: y + 1, 0),
     ],
@@ -101,8 +101,8 @@ def test_a_recording_within_another_hears_its_own_part_only() -> None:
 @pytest.mark.usefixtures("untouched")
 def test_every_way_to_wait_for_a_result_is_one_wait(wait, times) -> None:  # type: ignore[no-untyped-def]
     y = jnp.arange(3.0)
-    wait(y)  # all is compiled
-    y = jnp.arange(3.0)  # another: what was read is kept
+    wait(y)  # everything is compiled
+    y = jnp.arange(3.0)  # a new array: values that were read are cached
     with firstlight.trace.recording() as t:
         wait(y)
     (process,) = t.trace.processes
@@ -131,7 +131,7 @@ def test_recordings_that_overlap_in_threads_do_not_disturb_each_other() -> None:
     over.set()
     thread.join()
     assert mine.compile_count == 1
-    assert found[0].compile_count == 2  # of all threads, to its end
+    assert found[0].compile_count == 2  # in all threads, up to its end
 
 
 @pytest.mark.usefixtures("untouched")
@@ -147,7 +147,9 @@ def test_an_exception_in_the_block_is_the_users() -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_an_error_of_the_recorder_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_recorder_is_reported_and_not_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("injected")
 

@@ -1,4 +1,4 @@
-"""Logs made by hand, for tests of what reads them."""
+"""Logs made by hand, for tests of readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAIN, POOL = 7, 99
 
 
 class Log:
-    """A log by hand; times are milliseconds from the start of the process."""
+    """A log made by hand; times are milliseconds from the start of the process."""
 
     def __init__(self, pid: int = 100, started: int = 1000, **changed: Any) -> None:
         self._started = started * MS

@@ -1,4 +1,4 @@
-"""Traces made by hand, for tests of what is made of a trace."""
+"""Traces made by hand, for tests of findings and reports."""
 
 from __future__ import annotations
 

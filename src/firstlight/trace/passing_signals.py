@@ -1,9 +1,8 @@
-"""While a program runs under us, each signal reaches it once, as if we were not there.
+"""Passes signals on to the program that runs under us, so that each reaches it exactly once.
 
-A signal to a group of processes (by the terminal, by `timeout`) reaches the program and us; one to
-us alone has to be passed on; and the system does not say which of both it was. A witness does:
-another process of the group, in which signals stay pending for ever. What is pending there too was
-sent to all.
+A signal to the process group (from the terminal, from `timeout`) reaches the program and us; one to
+us alone must be passed on; and the system does not say which it was. A witness does: another
+process of the group, in which signals stay pending. A signal pending there too was sent to all.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from pathlib import Path
 from time import sleep
 from types import FrameType
 
-#: Where there is no witness: these are taken to come from the terminal, and so to all.
+#: Without a witness, these are assumed to come from the terminal, and so to reach all.
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _SIGNALS = (*_OF_THE_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: The system goes through a group one process after the other.
+#: The system signals the processes of a group one after the other.
 _ALL_HAVE_IT_SECONDS = 0.01
 
 
 class _Witness:
-    """A process that does nothing; it ends when its input does, which is when we do."""
+    """A process that does nothing, and ends when its input does: when we end."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which it inherits
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the witness inherits it
         try:
             self._process = subprocess.Popen(["cat"], stdin=pipe, stdout=nowhere, stderr=nowhere)
-        except OSError:  # a system without
+        except OSError:  # no `cat` on this system
             pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def has(self, number: int) -> bool | None:
-        """Whether a signal is pending in it; None: unknown."""
+        """Whether a signal is pending in the witness; None if unknown."""
         if self._process is None:
             return None
         try:
@@ -55,7 +54,7 @@ class _Witness:
 
 
 class Child:
-    """The program, as far as it has been started, for the signals that it is to get."""
+    """The program, which gets the signals once it has been started."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,7 +77,7 @@ class Child:
         if seen is False:
             sleep(_ALL_HAVE_IT_SECONDS)
             seen = self.witness.has(number)
-        if seen:  # it keeps what it has seen: the next one needs another
+        if seen:  # the signal stays pending: the next one needs another witness
             self.witness.end()
             self.witness = _Witness()
         return number in _OF_THE_TERMINAL if seen is None else seen
@@ -86,7 +85,7 @@ class Child:
 
 @contextmanager
 def passing_signals() -> Iterator[Child]:
-    """The program's signals are its own. What is ignored already (nohup) stays so."""
+    """Pass signals on to the program. Ignored ones stay ignored (nohup)."""
     child = Child()
     passed = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, child.handle) for number in passed}

@@ -1,6 +1,6 @@
 """Limits on what a test may compile: `@pytest.mark.firstlight(max_recompiles=0)`, and a fixture.
 
-Loaded by pytest wherever Firstlight is installed: imports nothing but pytest until it is used.
+pytest loads it wherever Firstlight is installed: it imports only pytest until it is used.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MARK = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, for --strict-markers."""
+    """Register the mark, for --strict-markers."""
     config.addinivalue_line("markers", _MARK)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Record a test that has limits; one that fails by itself is not judged."""
+    """Record a test that has limits, and check them unless the test fails."""
     marks = list(item.iter_markers("firstlight"))
     if not marks:
         return (yield)
@@ -37,13 +37,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
     with recording() as recorded:
         result = yield
-    _judge(recorded, limits)
+    _check(recorded, limits)
     return result
 
 
 @pytest.fixture
 def firstlight_trace() -> Iterator[Recording]:
-    """What JAX compiles from here to the end of the test, at any moment of it."""
+    """A recording of what JAX compiles from here on, to be read at any moment of the test."""
     from firstlight.trace.session import recording
 
     with recording() as recorded:
@@ -51,7 +51,7 @@ def firstlight_trace() -> Iterator[Recording]:
 
 
 def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
-    """Of all marks, the closest first: what a method does not say, its class may."""
+    """The limits of all marks, closest first: a method's override those of its class."""
     from firstlight.trace.findings.limits import LimitError, Limits
 
     for mark in marks:
@@ -71,7 +71,7 @@ def _fail(item: pytest.Item, why: str) -> NoReturn:
     pytest.fail(f"{item.nodeid}: @pytest.mark.firstlight {why}", pytrace=False)
 
 
-def _judge(recorded: Recording, limits: Limits) -> None:
+def _check(recorded: Recording, limits: Limits) -> None:
     from firstlight.present.plain_text import printable
     from firstlight.trace.findings.limits import exceeded
 

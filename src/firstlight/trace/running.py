@@ -1,6 +1,6 @@
-"""Runs a program under the trace: the same Python, streams, signals and exit code as without us.
+"""Runs a program under the trace, with the same Python, streams, signals and exit code as alone.
 
-What reports need is imported while the program runs, not before: the user waits for this module.
+The user waits for this module, so what reports need is imported only while the program runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOOK = "firstlight-trace.pth"
 
 
 class Outcome(NamedTuple):
-    """How the program ended, and the seconds that it took, measured outside of it."""
+    """How the program ended, and its seconds as measured from outside."""
 
     code: int | None  # None: ended by a signal
     signal: int | None
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 def command_of(program: Sequence[str], module: bool) -> list[str]:
-    """What a user would have typed without us."""
+    """The command line of the program without us."""
     return [sys.executable, *(["-m"] if module else []), *program]
 
 
@@ -55,14 +55,14 @@ def run(
     meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run `command` to its end, with its logs in `folder`.
-    variables: more for its environment. output: a descriptor for stdout and stderr, and then no
-    input; without one it has ours. meanwhile: called while it runs, given another processor."""
+    variables: additions to its environment. output: a descriptor for stdout and stderr, with empty
+    input; None: our streams. meanwhile: called while it runs, if there is another processor."""
     environment = {**os.environ, **(variables or {}), "FIRSTLIGHT_TRACE": str(folder.absolute())}
     quiet = None if output is None else subprocess.DEVNULL
     with passing_signals() as child:
         begin = monotonic_ns()
         environment["FIRSTLIGHT_TRACE_SPAWNED_NS"] = str(begin)
-        # Descriptors that a shell gave us are the program's: `3< file` must still work.
+        # The program inherits all descriptors: `3< file` must still work.
         process = subprocess.Popen(
             command, env=environment, close_fds=False, stdin=quiet, stdout=output, stderr=output
         )
@@ -78,26 +78,26 @@ def run(
 
 
 def _start_without_signals(work: Callable[[], None]) -> None:
-    """Do it in a thread to which no signal comes: one that does would not wake the main thread."""
+    """Run work in a thread that gets no signals: those would not wake the main thread."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        Thread(target=work, daemon=True).start()  # which inherits what is blocked
+        Thread(target=work, daemon=True).start()  # it inherits the mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _processors() -> int:
-    """How many this process may run on."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _note_exit(folder: Path, pid: int, outcome: Outcome, end_ns: int) -> None:
-    """Add to the program's log what only we can know: when it was gone, and how."""
+    """Add to the program's log what only its parent knows: when and how it ended."""
     import json
 
     path = log_path(str(folder), pid)
     about = {"ns": end_ns, "code": outcome.code, "signal": outcome.signal}
-    # A disk that is full must not hide how the program ended.
+    # A full disk must not hide how the program ended.
     with suppress(OSError):
         if os.path.exists(path):
             with open(path, "a", encoding="utf-8") as log:
@@ -105,24 +105,24 @@ def _note_exit(folder: Path, pid: int, outcome: Outcome, end_ns: int) -> None:
 
 
 def end_like(outcome: Outcome) -> int:
-    """The exit code of the program; a program that a signal ended makes the same of us."""
+    """The program's exit code; if a signal ended the program, end this process the same way."""
     if outcome.signal is None:
         return outcome.code or 0
     import resource
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
+        with suppress(OSError, ValueError, AttributeError):  # a broken pipe, or closed
             stream.flush()
-    # Whose memory is worth a file has written it already.
+    # No core file of ours: if anyone wants one, it is the program's.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if outcome.signal not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(outcome.signal, signal.SIG_DFL)
     os.kill(os.getpid(), outcome.signal)
-    return 128 + outcome.signal  # where the signal is blocked
+    return 128 + outcome.signal  # the signal is blocked
 
 
 def new_folder(wanted: Path | None, program: str) -> Path:
-    """A folder with nothing in it; by default one named after the time and the program."""
+    """Create an empty folder; by default named after the time and the program."""
     if wanted is None:
         from datetime import datetime
 
@@ -135,7 +135,7 @@ def new_folder(wanted: Path | None, program: str) -> Path:
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."
+        why = f"{wanted} cannot be created: {error.strerror}. Give another folder with --out."
         raise _refused(why) from None
     return wanted
 
@@ -147,13 +147,13 @@ def _refused(why: str) -> Exception:
 
 
 def dumping(folder: Path) -> dict[str, str]:
-    """Variables that make XLA keep the programs that it compiles."""
+    """Environment variables that make XLA write out the programs that it compiles."""
     flags = f"--xla_dump_to={(folder / 'hlo').absolute()} --xla_dump_hlo_as_text"
     return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
 
 
 def require_hook() -> None:
-    """Raise where Python would not start the recorder; asked before the program runs."""
+    """Raise NotRecordedError if Python would not start the recorder. Called before the program."""
     import site
 
     folders = {*site.getsitepackages(), site.getusersitepackages()}
@@ -162,16 +162,16 @@ def require_hook() -> None:
     from firstlight.trace.read.log_events import NotRecordedError
 
     raise NotRecordedError(
-        f"{sys.executable} would not record anything: it reads {HOOK} at its start, and there is "
-        f"none in {sorted(folders)[0]}. It comes with the package: pip install --force-reinstall "
-        "--no-deps firstlight. From a checkout (pip install -e), copy src/firstlight-trace.pth "
-        "there."
+        f"{sys.executable} would not record anything: recording is started by {HOOK}, which is "
+        f"missing in {sorted(folders)[0]}. Reinstall the package (pip install --force-reinstall "
+        "--no-deps firstlight) or, for a checkout (pip install -e), copy "
+        "src/firstlight-trace.pth there."
     )
 
 
 def compile_bytecode() -> None:
-    """Write the .pyc files of the recorder, as an installation would: with PYTHONDONTWRITEBYTECODE
-    every traced process would compile it anew, as time of its own."""
+    """Write the .pyc files of the recorder, as an installation would: otherwise, with
+    PYTHONDONTWRITEBYTECODE, every traced process would spend time compiling it."""
     trace = Path(__file__).parent
     for folder in (trace.parent, trace, trace / "record", trace.parent / "telemetry"):
         if any(map(_is_not_compiled, folder.glob("*.py"))):
@@ -190,19 +190,19 @@ def _is_not_compiled(source: Path) -> bool:
 
 
 def why_no_log(command: Sequence[str]) -> str:
-    """Words for a program that ran and left no log."""
+    """A message for a program that ran and left no log."""
     return (
-        "The program ran, but there is no log of it: either no Python that reads its site-packages "
-        f"was started (one with -S, or of another environment, does not read {HOOK}: run the "
-        f"program with {command[0]}, without -S), or the log could not be written, or the program "
+        "The program ran, but left no log: either it started no Python that reads our "
+        f"site-packages (with -S, or in another environment, {HOOK} is not read: run the program "
+        f"with {command[0]}, without -S), or the log could not be written, or the program "
         "removed it."
     )
 
 
 def _starts_recorder() -> bool:
-    """Ask Python itself: the file may be somewhere else on its path."""
+    """Whether a new Python starts the recorder: the hook may be elsewhere on its path."""
     question = "import sys; sys.exit('firstlight.trace.startup' not in sys.modules)"
-    # A folder that cannot be made: asking leaves nothing behind.
+    # A folder that cannot be created, so that this leaves nothing behind.
     environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
     command = [sys.executable, "-c", question]
     return subprocess.call(command, env=environment, stderr=subprocess.DEVNULL) == 0

@@ -1,6 +1,6 @@
-"""`with firstlight.trace.recording() as t:` — a trace of a part of a program, kept in memory.
+"""`with firstlight.trace.recording() as t:` traces a part of a program, in memory.
 
-All recordings of a process share one set of hooks, which exist while anybody records. A recording
+All recordings of a process share one set of hooks, installed while there are any. A recording
 covers all threads, and the recordings within it.
 """
 
@@ -23,7 +23,7 @@ from firstlight.trace.record.whole_process import is_loaded
 
 
 class Recording:
-    """What was recorded; complete after the block, and as far as it got within."""
+    """A recording; complete after the block, partial inside it."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, object]] = []
@@ -33,7 +33,7 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """All of it, with findings."""
+        """The trace so far, with findings."""
         count = len(self._events)
         if self._read is None or self._read[0] != count:
             self._read = (count, _read(self._events[:count], self._recorder, self._ended))
@@ -41,12 +41,12 @@ class Recording:
 
     @property
     def compile_count(self) -> int:
-        """Programs compiled."""
+        """Number of programs compiled."""
         return self.trace.compile_count
 
     @property
     def recompiles(self) -> int:
-        """Compiles of functions that had been compiled before, in this recording."""
+        """Number of compiles of functions that this recording had seen compiled before."""
         return self.trace.recompiles
 
     @property
@@ -56,7 +56,7 @@ class Recording:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The verdict, worst first."""
+        """What cost time and what to do, worst first."""
         return self.trace.findings
 
     def __repr__(self) -> str:
@@ -72,8 +72,8 @@ class Recording:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record what JAX traces, lowers and compiles in all threads of this process, until the end.
-    Nothing is written to disk, and nothing of it raises into the block."""
+    """Record what JAX traces, lowers and compiles in all threads of this process during the block.
+    It writes nothing to disk and raises nothing into the block."""
     one = Recording()
     _SHARED.join(one)
     try:
@@ -90,7 +90,7 @@ def _read(events: list[dict[str, object]], recorder: Recorder, ended: bool) -> T
     from firstlight.trace.read.assembly import assemble
     from firstlight.trace.read.log_events import ProcessLog
 
-    # As a file would have it: tuples become lists, and what JSON cannot hold becomes text.
+    # As in a log file: tuples become lists, other types become text.
     head, *rest = json.loads(json.dumps(events, default=str))
     if not ended:
         rest.append({"event": "end", "ns": monotonic_ns(), "problems": sorted(recorder.problems)})
@@ -99,7 +99,7 @@ def _read(events: list[dict[str, object]], recorder: Recorder, ended: bool) -> T
 
 
 class _Shared:
-    """The hooks of this process, and the recordings that get what they hear."""
+    """The hooks of this process, and the recordings that get their events."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -112,7 +112,7 @@ class _Shared:
     def join(self, one: Recording) -> None:
         with self._lock:
             now = monotonic_ns()
-            self._settle()  # the waits until here are not those of the new one
+            self._settle()  # the waits so far do not belong to the new one
             one._recorder.begin(now, whole=False)
             self._listening = (*self._listening, one)
             if len(self._listening) == 1:
@@ -133,7 +133,7 @@ class _Shared:
                 self._stop()
 
     def forked(self) -> None:
-        """This is a new process: the thread that holds the lock may not be in it."""
+        """Start over in a forked process, where the thread that held the lock may not exist."""
         self._lock = threading.RLock()
         if self._hooks is not None:
             self._recorder.safely(self._hooks.forked)()
@@ -143,7 +143,7 @@ class _Shared:
             one._recorder._write(event)
 
     def _settle(self) -> None:
-        """Write the sums of waits for the recordings so far."""
+        """Write the sums of waits to the current recordings."""
         if self._hooks is not None:
             self._recorder.safely(self._hooks.waits.write)()
 
@@ -153,7 +153,7 @@ class _Shared:
         LISTENERS.append(self._mark)
         attach_jax = recorder.safely(self._attach)
         attach_jax("jax")
-        # Also from within an import: what comes after JAX in it may compile.
+        # Attach even within an import: what follows JAX in it may compile.
         self._clock = ImportClock(recorder.safely(recorder.imported), attach_jax, ("jax",))
         self._clock.install()
 
@@ -179,7 +179,7 @@ os.register_at_fork(after_in_child=_SHARED.forked)
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by %load_ext: `%%firstlight` on top of a cell shows the verdict under it."""
+    """Called by %load_ext: `%%firstlight` at the top of a cell shows the verdict under it."""
 
     def firstlight(line: str, cell: str) -> None:
         """Run the cell, then show what it compiled and what to do about it."""
@@ -188,7 +188,7 @@ def load_ipython_extension(shell: Any) -> None:
         with recording() as recorded:
             result = shell.run_cell(cell)
         display(recorded)
-        result.raise_error()  # "run all" must stop here, as without us
+        result.raise_error()  # so that "run all" stops here
 
     shell.register_magic_function(firstlight, "cell")
 

@@ -1,6 +1,6 @@
-"""What would be gained: the program run again in fresh processes, with other settings of XLA.
+"""`--what-if`: runs the program again in fresh processes, with other XLA settings.
 
-The runs are interleaved round by round, so that a machine that slows down does so for all.
+The runs are interleaved in rounds, so that a change in the machine's speed affects all settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BASE = "as it is"
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some runs, with the lowest and the highest."""
+    """Median, lowest and highest of some runs."""
 
     median: float
     low: float
@@ -31,10 +31,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Variant:
-    """The program under other settings; None: no run of it got so far."""
+    """The program under other settings. A spread is None if no run got so far."""
 
     name: str
-    how: str  # to do the same
+    how: str  # the settings, as environment variables
     runs: int
     failed: int
     first_result_seconds: Spread | None
@@ -44,7 +44,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """All variants, the program as it is first."""
+    """All variants; the unchanged program is the first."""
 
     rounds: int
     variants: tuple[Variant, ...]
@@ -59,7 +59,7 @@ class _Run:
 
 
 def _variants(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
-    """{name: (how to do the same, variables of the environment)}"""
+    """{name: (text for the user, environment variables)}"""
     flags = os.environ.get("XLA_FLAGS", "")
     levels = {level: f"--xla_backend_optimization_level={level}" for level in (0, 1)}
     cache = {
@@ -88,17 +88,18 @@ def measure(
     say: Callable[[str], None],
     variables: Mapping[str, str],
 ) -> WhatIf:
-    """Run every variant `rounds` times, and the cache once more to fill it. variables: for all."""
+    """Run every variant `rounds` times, after one run to fill the cache.
+    variables: environment of all runs. say: prints a line."""
     planned = {name: (how, {**variables, **own}) for name, (how, own) in _variants(folder).items()}
     say(
         f"--what-if runs the program {rounds * len(planned) + 1} more times, without input and "
-        f"with its output in {folder}: whatever it writes, it writes again."
+        f"with its output in {folder}: files that it writes are written again."
     )
     done: dict[str, list[_Run]] = {name: [] for name in planned}
     folder.mkdir(parents=True)
     _run(command, folder / "fill-cache", planned["warm cache"][1])
     for number in range(rounds):
-        # Every other round backwards: whatever the one before leaves warm is not always the same.
+        # Every other round backwards, so that a variant does not always follow the same one.
         for name in list(planned)[:: 1 if number % 2 == 0 else -1]:
             where = folder / f"{name.replace(' ', '-')}-{number + 1}"
             done[name].append(_run(command, where, planned[name][1]))

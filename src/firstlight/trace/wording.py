@@ -1,16 +1,15 @@
-"""Functions, compiles, places and times in words: the same on the terminal, in HTML and in limits.
+"""Functions, compiles and places as text, shared by findings, limits and all reports.
 
-Everything here is plain text of unknown origin: whoever prints or draws it escapes it.
+The results may contain text of unknown origin: the code that prints or draws them escapes it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 
-from firstlight.present.quantities import counted, duration, listed, times
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read.model import (
     BY_POSITION,
     ByIdentity,
@@ -25,12 +24,11 @@ from firstlight.trace.read.model import (
 )
 from firstlight.trace.read.recompiles import described, is_wide
 
-#: Where a function of JAX itself is defined: nowhere that the user could go to.
-OF_JAX = "JAX's own"
+OF_JAX = "JAX's own"  # the place of JAX's functions, for which no line would help the user
 
 
 def place(where: SourceLine | None) -> str:
-    """file:line as seen from here, or by name where that is shorter."""
+    """file:line, shortened if possible."""
     if where is None:
         return "unknown place"
     if where.file.startswith("<"):  # <stdin>, <string>, a cell
@@ -40,7 +38,7 @@ def place(where: SourceLine | None) -> str:
 
 @lru_cache(1000)
 def _shortened(here: str, file: str) -> str:
-    """Of an installed package the path within it; of the user's own files, relative to here."""
+    """The path within an installed package; for the user's files, relative to `here`."""
     for marker in ("site-packages", "dist-packages"):
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
@@ -52,7 +50,7 @@ def _shortened(here: str, file: str) -> str:
 
 
 def spent_on(process: Process, total: float) -> str:
-    """A heading for a process's time by kind; total: its seconds."""
+    """A heading for the time of a process by kind. total: its seconds."""
     first, start = process.first_result_seconds, process.starts_at_seconds
     if first is None:
         return f"Where the {duration(total)} of the whole run went"
@@ -65,7 +63,7 @@ def spent_on(process: Process, total: float) -> str:
 
 
 def sentence_of(finding: Finding) -> str:
-    """What was found, and what of its cost the first result waited for, where that is not all."""
+    """The title, and the part of the cost before the first result if that is not all."""
     early, cost = finding.before_first_result_seconds, finding.seconds
     if early is None or early >= 0.99 * cost:
         return finding.title
@@ -74,22 +72,22 @@ def sentence_of(finding: Finding) -> str:
     return f"{finding.title} Of that, {duration(early)} are before the first result."
 
 
-def signature(value: Signature | None, most: int = 6) -> str:
-    """Arguments in a line: 'x: f32[8], n=3'."""
+def signature(value: Signature | None, limit: int = 6) -> str:
+    """The arguments in one line: 'x: f32[8], n=3'. limit: arrays and static values shown."""
     if value is None:
         return ""
     wide = is_wide(value)
-    parts = [f"{a.path}: {described(a, wide)}" for a in value.arguments[:most]]
+    parts = [f"{a.path}: {described(a, wide)}" for a in value.arguments[:limit]]
     if value.leaves > len(parts):
         parts.append(f"{value.leaves - len(parts)} more")
-    parts += [f"{name}={text}" for name, text in islice(value.static.items(), most)]
-    if len(value.static) > most:  # a module has hundreds
-        parts.append(f"{len(value.static) - most} more static values")
+    parts += [f"{name}={text}" for name, text in islice(value.static.items(), limit)]
+    if len(value.static) > limit:  # a module has hundreds
+        parts.append(f"{len(value.static) - limit} more static values")
     return ", ".join(parts)
 
 
 def called_from(compile_: Compile) -> str:
-    """The user's line, and that of the library it called where there is one between."""
+    """The user's line, and the library's line that called JAX if that is another."""
     user, near = compile_.user_site, compile_.site
     if user is None or near is None or (user.file, user.line) == (near.file, near.line):
         return place(user or near)
@@ -106,50 +104,36 @@ def function_line(function: Function) -> str:
 
 
 def compile_line(function: Function, compile_: Compile) -> str:
-    """One compile with its arguments, its place, and why it was needed again."""
+    """One compile with its call, and its arguments or the reason why it came again."""
     reason = why_again(compile_)
     when = f"at {duration(compile_.begin_seconds)}, {duration(compile_.seconds)}"
     about = f"{when}, called from {called_from(compile_)}"
-    if reason:  # says what differs: among all arguments it would be hard to find
+    if reason:  # it says what differs, so the arguments are not needed
         return f"{function.name} {about}: {reason}"
     return f"{function.name}({signature(compile_.signature)}) {about}"
 
 
 def short(place: SourceLine | None) -> str:
-    """`train.py:12`, to read."""
+    """`train.py:12`, for sentences."""
     return "an unknown line" if place is None else f"{os.path.basename(place.file)}:{place.line}"
 
 
 def where_called(one: Compile) -> SourceLine | None:
-    """The line of the user that called; of a package, where there is none of the user."""
+    """The user's line that called, or a package's line if there is none."""
     return one.user_site or one.site
 
 
 def where_to_jit(one: Compile) -> SourceLine | None:
-    """The line of the user that a jit can be put around: of a layer, the call of its network."""
+    """The user's line that a jit can go around; for a layer, the call of its network."""
     return one.entry_site or where_called(one)
 
 
 def readable(function: Function) -> str:
-    """The name of a function, with its class or its line where the name says nothing."""
+    """The name of a function, with its class or line if the name alone says nothing."""
     scope, _, bare = function.name.rpartition(".")
     if bare.startswith("__") and scope:
         return f"{scope.rpartition('.')[2]}.{bare}"
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
-
-
-def again_so_often(function: Function, again: Sequence[Compile]) -> str:
-    return f"{readable(function)} is compiled again {times(len(again))}"
-
-
-def first_difference(again: Sequence[Compile]) -> str:
-    """An example of what differs, and how much more does."""
-    return listed(map(difference, again[0].recompile_differences), 1)
-
-
-def differing(again: Sequence[Compile]) -> str:
-    paths = dict.fromkeys(path for one in again for path in one.differing)
-    return listed(paths, 3) or "the argument"
 
 
 # --- why a function was compiled again ------------------------------------------------------------
@@ -172,7 +156,7 @@ _UNLISTED = {
 
 
 def why_again(one: Compile) -> str | None:
-    """All that differs, as far as a line holds it; None: it is the first."""
+    """The differences, as many as fit one line; None for the first compile."""
     if one.recompile_reason is None:
         return None
     found = one.recompile_differences
@@ -183,7 +167,7 @@ def why_again(one: Compile) -> str | None:
         return "the call is not known, so nothing can be compared"
     return (
         "the same signature was compiled before. Check for jax.clear_caches(), for more programs "
-        "than JAX keeps, and for a jitted function that is made anew"
+        "than JAX keeps, and for a jitted function that is created repeatedly"
     )
 
 
@@ -201,7 +185,7 @@ def difference(one: Difference) -> str:
 
 
 def _apart(one: Difference) -> list[str]:
-    """Both values; of long ones from where they differ."""
+    """Both values; long ones are cut to the part where they differ."""
     texts = [" ".join(text.split()) for text in (one.before, one.after)]
     if max(map(len, texts)) <= _MAX_VALUE:
         return texts

@@ -1,4 +1,4 @@
-"""The memory of a GPU that JAX reserves before the first result; there is none here, so by hand."""
+"""GPU memory that JAX reserves before the first result, with logs made by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import firstlight.trace
 
 
 def started(begin: float, end: float, reserves: bool = True) -> Log:
-    """Milliseconds of the first use of a GPU, of a program whose first result comes after 4 s."""
+    """A program with its first use of a GPU (milliseconds), and its first result after 4 s."""
     log = Log().jax()
     log.event("backend", platform="cuda", begin_ns=log.at(300), end_ns=log.at(700), thread=7)
     times = {"begin_ns": log.at(begin), "end_ns": log.at(end), "thread": 7}
@@ -28,7 +28,7 @@ def test_a_gpu_whose_memory_is_reserved_before_the_first_result_is_found(tmp_pat
     assert found.seconds == found.before_first_result_seconds == pytest.approx(1.7)
     assert "takes 1.70 s" in found.title
     assert "XLA_PYTHON_CLIENT_PREALLOCATE=false" in found.remedy
-    # It is part of the start of the device, not of what nobody knows.
+    # It counts as the start of the device, not as everything else.
     assert trace.processes[0].phases_seconds["backend"] == pytest.approx(0.4 + 1.7)
 
 
@@ -36,11 +36,11 @@ def test_a_gpu_whose_memory_is_reserved_before_the_first_result_is_found(tmp_pat
     "cured",
     [
         started(800, 2500, reserves=False),  # as the remedy says
-        started(800, 935),  # what it takes otherwise
+        started(800, 935),  # without reserving memory
         started(4100, 4900),  # after the first result
     ],
 )
-def test_one_that_is_not_is_not(tmp_path: Path, cured: Log) -> None:
+def test_a_gpu_without_reserved_memory_is_not_reported(tmp_path: Path, cured: Log) -> None:
     assert cured.read(tmp_path).findings == ()
 
 

@@ -1,4 +1,4 @@
-"""Limits name what exceeds them, and never hold by accident."""
+"""Limits name what exceeds them, and never pass by accident."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_zero_is_a_limit() -> None:
         {"max_recompiles": True},
     ],
 )
-def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_limit_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(LimitError, match=f"{next(iter(wrong))}.*not a limit"):
         Limits(**wrong)
 
@@ -58,7 +58,7 @@ def test_recompiles_come_with_signature_and_reason_and_without_operations_of_jax
     assert "called from" in excess.offenders[0] and "f32[8,4] → f32[9,4]" in excess.offenders[0]
 
 
-def test_a_first_result_that_nobody_saw_does_not_pass() -> None:
+def test_a_missing_first_result_exceeds_the_limit() -> None:
     trace = samples.trace(time_to_first_result_seconds=None)
     (excess,) = exceeded(trace, Limits(max_ttfr_seconds=100))
     assert excess.found is None
@@ -72,7 +72,7 @@ def test_a_late_first_result_names_what_came_before_it_and_nothing_else() -> Non
     until = phases.until(process, 1.75)
     longest = max(until, key=lambda kind: until[kind])
     assert excess.offenders[0].startswith(f"{phases.name_of(longest)}: ")
-    # Of three compiles the second and the third began at 2 s and 3 s.
+    # The second and the third of three compiles began at 2 s and 3 s.
     named = [line.partition("(")[0] for line in excess.offenders if "called from" in line]
     early = [
         f.name for f in trace.functions for c in f.compiles if c.compiled and c.begin_seconds < 1.75
@@ -87,7 +87,7 @@ def test_late_compiles_by_time_and_by_results_read() -> None:
     assert by_results.found == 1 and "f32[10,4]" in by_results.offenders[0]
 
 
-def test_a_log_that_does_not_count_results_does_not_pass() -> None:
+def test_a_log_without_counts_of_results_exceeds_the_limit() -> None:
     old = samples.function("old", samples.compiled(results_before=None))
     (excess,) = exceeded(samples.trace(old), Limits(forbid_compile_after_results=1000))
     assert excess.found is None
@@ -115,6 +115,6 @@ def test_a_moment_is_a_time_or_a_number_of_results(text: str, found: dict[str, f
 
 
 @pytest.mark.parametrize("text", ["", "s", "soon", "-3", "1.5", "nan", "inf", "infs", "3h"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(LimitError, match=r"seconds|results"):
         after(text)

@@ -1,4 +1,4 @@
-"""Single remedies and reasons: what to pad to, whose function it is, why the cache kept nothing."""
+"""Single remedies and reasons: sizes to pad to, names of functions, why the cache kept nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_type_that_differs_as_well_is_part_of_the_remedy() -> None:
     assert "with a mask, and give rate one type: 1 compile instead of 4." in told
 
 
-def test_turns_of_a_loop_are_not_counted_twice_for_its_gradient() -> None:
+def test_iterations_of_a_loop_are_not_counted_twice_for_its_gradient() -> None:
     assert program_contents._turns([60, 60, 60, 120, 2, 1], 120) == 60
     assert program_contents._turns([40, 3], 40) == 40
     assert program_contents._turns([100, 50], 100) == 50
@@ -78,21 +78,21 @@ def test_one_run_of_each_setting_names_no_winner() -> None:
         return Variant(name, "", 1, 0, spread, spread, spread)
 
     both = (variant("as it is", 9.0), variant("level 0", 1.0))
-    assert "chance" in verdict(WhatIf(1, both))
+    assert "not enough to compare" in verdict(WhatIf(1, both))
     assert "Soonest: level 0" in verdict(WhatIf(2, both))
 
 
 @pytest.mark.parametrize(
     "wrong", [("--what-if-rounds", "0"), ("--max-ttfr", "nan"), ("--max-ttfr", "-1")]
 )
-def test_a_number_that_is_none_is_refused_before_the_program_runs(
+def test_an_invalid_number_is_refused_before_the_program_runs(
     wrong: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('it ran')")
     try:
         code = main(["trace", "--out", str(tmp_path / "t"), *wrong, str(program)])
-    except SystemExit as error:  # by the parser of options
+    except SystemExit as error:  # from the option parser
         code = error.code
     assert code == 2
     said = capfd.readouterr()
@@ -102,7 +102,7 @@ def test_a_number_that_is_none_is_refused_before_the_program_runs(
 
 @pytest.mark.parametrize("inner", ["<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"])
 def test_a_comprehension_at_the_top_of_a_file_is_the_files(inner: str) -> None:
-    names = [inner] * 5 + ["<module>"] * 5  # fewer than are told of each alone
+    names = [inner] * 5 + ["<module>"] * 5  # too few for one finding each
     operations = [
         samples.function(
             f"op{n}", samples.compiled(user_site=SourceLine(samples.TRAIN, n, name)), library=True
@@ -130,7 +130,7 @@ def test_callbacks_keep_a_program_out_only_where_jax_cannot_keep_them(
     assert cache_use(event, None).reason == reason
 
 
-def test_what_this_jax_keeps_is_asked_by_names_that_it_has() -> None:
+def test_the_names_that_show_what_jax_keeps_exist() -> None:
     from jax._src.cache_key import xla_flags_to_exclude_from_cache_key
     from jax._src.compilation_cache import get_executable_and_time
 
@@ -143,8 +143,8 @@ def test_what_this_jax_keeps_is_asked_by_names_that_it_has() -> None:
     )
 
 
-def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
-    """Optimisers, say: there is nothing that one program could do for all of them."""
+def test_the_remedy_for_static_objects_is_not_to_make_them_arrays() -> None:
+    """Optimisers, for instance: no single program could serve all of them."""
 
     def static(text: str, **more: Any) -> Compile:
         return samples.compiled(signature=samples.signature(static={"optim": text}), **more)
@@ -160,6 +160,6 @@ def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
 
 
 def test_a_special_method_is_named_with_its_class() -> None:
-    """Equinox calls what is given to filter_jit as Partial.__call__."""
+    """Equinox calls a function under filter_jit as Partial.__call__."""
     for name, told in (("fit.<locals>.Model.__call__", "Model.__call__"), ("Model.step", "step")):
         assert readable(samples.function(name)) == told

@@ -1,4 +1,4 @@
-"""Cures point to the line to change: where a value is made, what can be under jit and what not."""
+"""Remedies name the line to change: where a value is made, what can be jitted and what cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firstlight.trace.read.model import Compile, Difference, Function, Reason, S
 
 Write = Callable[[str, str], Path]
 
-#: The program started when its file had long been written.
+#: The program started long after its file was written.
 LATER = math.inf
 STARTED_LATER = samples.process(started_at=LATER)
 
@@ -70,25 +70,25 @@ def program(write: Write) -> str:
     ("argument", "line"),
     [("rate", 9), ("batch", 8), ("optimizer", 14), ("params", None), ("other", None)],
 )
-def test_what_a_call_is_given_is_found_where_it_is_made(
+def test_the_line_that_makes_an_argument_is_found(
     program: str, argument: str, line: int | None
 ) -> None:
-    """An assignment, a loop, the one call of the function around it."""
+    """An assignment, a loop, the only call of the enclosing function."""
     made = where_made(SourceLine(program, 10), "step", argument, LATER)
     assert (made and made.line) == line
 
 
-def test_a_name_of_a_function_within_is_another_one(program: str) -> None:
+def test_a_name_in_an_inner_function_is_a_different_one(program: str) -> None:
     made = where_made(SourceLine(program, 27), "step", "params", LATER)
     assert made is not None and made.line == 21
 
 
-def test_what_is_made_of_itself_was_made_before(program: str) -> None:
+def test_an_assignment_from_itself_does_not_count(program: str) -> None:
     made = where_made(SourceLine(program, 30), "step", "params", LATER)
     assert made is not None and made.line == 34
 
 
-def test_without_the_source_nothing_is_told(tmp_path: Path) -> None:
+def test_without_the_source_no_line_is_given(tmp_path: Path) -> None:
     gone = SourceLine(str(tmp_path / "gone.py"), 10)
     assert where_made(gone, "step", "rate", LATER) is None and not is_generator(gone, LATER)
     (tmp_path / "gone.py").write_text("def f(:")
@@ -128,15 +128,15 @@ def remedy_for(compiles: list[Compile], *more: Function) -> str:
     return found.remedy
 
 
-def test_data_are_prepared_by_numpy_and_jit_is_not_said_to_compile_once() -> None:
-    """91 operations for seven lengths were "one compile instead of 91", and then were seven."""
+def test_data_preparation_gets_numpy_as_remedy_without_a_promise_of_one_compile() -> None:
+    """91 operations for seven lengths: "one compile instead of 91" was wrong, it took seven."""
     names = " ".join(["pad", "stack", "exp", "multiply"] * 7)
     told = remedy_for(operations("Loader.collate", 30, names))
     assert told.startswith("Prepare the data at line 30 with numpy")
-    assert "one compile for each combination of shapes" in told and "instead of" not in told
+    assert "one compile per combination of shapes" in told and "instead of" not in told
 
 
-def test_what_is_drawn_at_random_is_not_numpys() -> None:
+def test_random_values_do_not_get_numpy_as_remedy() -> None:
     names = "random_bits _normal random_wrap add mul sub div exp"
     told = remedy_for(operations("prepare_weights", 30, names))
     assert told.startswith("Put jax.jit around prepare_weights")
@@ -146,7 +146,7 @@ def test_what_is_drawn_at_random_is_not_numpys() -> None:
 MATHS = "sin cos tan exp log mul add div"
 
 
-def test_no_jit_is_put_around_an_epoch() -> None:
+def test_an_epoch_is_not_put_under_jit() -> None:
     where = SourceLine(samples.TRAIN, 60, "train_epoch")
     step = samples.function("step", replace(samples.compiled(), user_site=where))
     told = remedy_for(operations("train_epoch", 55, MATHS), step)
@@ -155,6 +155,6 @@ def test_no_jit_is_put_around_an_epoch() -> None:
     assert remedy_for(operations("train_epoch", 55, MATHS)).startswith("Put jax.jit around")
 
 
-def test_no_jit_is_put_around_what_yields(program: str) -> None:
+def test_a_generator_is_not_put_under_jit(program: str) -> None:
     told = remedy_for(operations("loader", 18, MATHS, program))
     assert "jax.jit around" not in told

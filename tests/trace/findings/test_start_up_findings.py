@@ -1,4 +1,4 @@
-"""Whose line is told: of operations that packages run, of imports, of what JAX itself compiles."""
+"""Which line is reported for operations run by packages, imports, and JAX's own operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from firstlight.trace.read.model import (
 
 pytestmark = pytest.mark.slow
 
-#: A package that runs functions of its user, as those of networks do.
+#: A package that calls its user's functions, as packages for networks do.
 PACKAGE = """
 import jax
 
@@ -96,12 +96,12 @@ def only(findings: Any) -> Finding:
     return one
 
 
-def test_operations_of_a_layer_are_told_at_the_call_of_its_network(tmp_path: Path) -> None:
+def test_operations_of_a_layer_are_reported_at_the_call_of_its_network(tmp_path: Path) -> None:
     found = traced(
         tmp_path, "program.py", layers=PACKAGE, runner=RUNNER, program=PROGRAM.lstrip("\n")
     )
     one = only(one_op_compiles(found))
-    # Not in `definition`, which cannot be put under jit by itself; not where the program starts.
+    # Not in `definition`, which cannot be jitted alone; not where the program starts.
     assert one.function == "main"
     assert one.location == f"{tmp_path / 'program.py'}:10"
     assert "line 10" in one.remedy
@@ -115,9 +115,7 @@ def test_operations_of_a_layer_are_told_at_the_call_of_its_network(tmp_path: Pat
         ("equinox/nn/_linear.py", "equinox.filter_jit"),
     ),
 )
-def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
-    file: str, jit: str
-) -> None:
+def test_a_finding_of_operations_in_a_package_names_it_and_its_jit(file: str, jit: str) -> None:
     site = SourceLine(f"/v/site-packages/{file}", 7, "init")
     one = only(one_op_compiles(operations(9, site=site)))
     assert f"run by {file.partition('/')[0]}" in one.remedy
@@ -128,26 +126,26 @@ def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
     assert f", {option}" in dominating.remedy
 
 
-def test_a_test_is_not_told_to_be_put_under_jit() -> None:
+def test_the_remedy_does_not_put_a_test_under_jit() -> None:
     one = only(one_op_compiles(operations(9, function="ClippingTest.test_clip")))
     assert "jax.jit around" not in one.remedy
     assert "assert on its results" in one.remedy
 
 
 def spread(functions: int) -> Trace:
-    """Two operations in each of so many functions."""
+    """Two operations in each of several functions."""
     parts = [operations(2, line=10 * i, function=f"f{i}").functions for i in range(functions)]
     return samples.trace(*(f for part in parts for f in part))
 
 
-def test_operations_that_are_spread_thinly_are_told_of_the_program() -> None:
+def test_scattered_operations_are_one_finding_of_the_program() -> None:
     one = only(one_op_compiles(spread(thresholds.ONE_OP_COMPILES_IN_ALL // 2)))
     assert one.function is None
     assert "in 8 places" in one.title
     assert one.seconds == pytest.approx(16 * 0.55)
 
 
-def test_a_few_here_and_there_are_not_told() -> None:
+def test_a_few_scattered_operations_are_not_reported() -> None:
     assert not list(one_op_compiles(spread(thresholds.ONE_OP_COMPILES_IN_ALL // 2 - 1)))
 
 
@@ -157,8 +155,8 @@ def test_no_line_is_at_fault_where_there_is_no_cache() -> None:
     assert (one.kind, one.function, one.location) == ("cache-off", None, None)
 
 
-def test_a_cache_that_would_save_a_tenth_of_the_start_is_told_of() -> None:
-    """Diffrax's steady states: 6.2 s of 15.7 s, and nothing else could be gained."""
+def test_a_missing_cache_is_reported_if_it_would_save_a_tenth_of_the_start() -> None:
+    """Diffrax's steady states: a cache saves 6.2 s of 15.7 s, and nothing else helps."""
     off = CacheUse("off", None, False)
     for seconds, told in ((0.2, True), (0.15, False)):  # of 1.75 s until the first result
         one = samples.compiled(took=(0, 0, seconds), cache=off)
@@ -166,8 +164,8 @@ def test_a_cache_that_would_save_a_tenth_of_the_start_is_told_of() -> None:
         assert bool(found) is told
 
 
-def test_a_loop_outside_of_jit_is_not_told_to_be_compiled_needlessly() -> None:
-    """Under jit its body would be compiled as well."""
+def test_a_loop_outside_jit_is_not_a_finding_of_operations() -> None:
+    """Its body would be compiled under jit too."""
     place = SourceLine(samples.TRAIN, 52, "inference_loop")
     once = samples.compiled(user_site=place, took=(0.0, 0.0, 3.0))
     for name, told in (("scan", False), ("_normal", True)):
@@ -175,7 +173,7 @@ def test_a_loop_outside_of_jit_is_not_told_to_be_compiled_needlessly() -> None:
         assert bool(list(one_op_compiles(samples.trace(run)))) is told
 
 
-def test_what_runs_while_a_jitted_function_is_traced_is_not_told_to_be_put_under_jit() -> None:
+def test_operations_that_run_while_a_function_is_traced_are_not_reported() -> None:
     apart = operations(9).functions
     step = samples.compiled(begin=0.9, took=(1.0, 0.1, 0.1))
     around = replace(step, stages=(Span("trace", 0.9, 1.9, "step"),))
@@ -184,7 +182,7 @@ def test_what_runs_while_a_jitted_function_is_traced_is_not_told_to_be_put_under
         assert bool(list(one_op_compiles(samples.trace(stepping, *apart)))) is told
 
 
-def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be_done() -> None:
+def test_a_dominating_operation_of_jax_is_reported_at_its_call_with_a_remedy() -> None:
     slow: Compile = samples.compiled("_truncated_normal", took=(0, 0, 3.0))
     trace = samples.trace(samples.function("_truncated_normal", slow, library=True))
     one = only(dominating_function(trace))
@@ -200,12 +198,12 @@ def imports_found(site: SourceLine | None, begin_seconds: float = 0.1) -> list[F
     return list(expensive_imports(samples.trace(processes=(process,))))
 
 
-def test_what_starts_the_program_is_no_import_to_move() -> None:
+def test_a_package_that_starts_the_program_is_not_an_import_to_move() -> None:
     assert imports_found(SourceLine(samples.TRAIN, 3, "<module>"))
     assert not imports_found(None)
 
 
-def test_what_is_imported_after_the_first_result_did_not_delay_it() -> None:
+def test_an_import_after_the_first_result_is_not_reported() -> None:
     assert not imports_found(SourceLine(samples.TRAIN, 3, "plot"), begin_seconds=1.6)
 
 
@@ -215,7 +213,7 @@ def test_an_import_within_a_function_is_not_to_be_moved_into_one() -> None:
     assert "move the import from train.py:3 into" in at_top.remedy
     assert within.remedy == (
         "If the first result needs neither pytest nor a package that imports it, call plot, which "
-        "imports it at train.py:30, after it."
+        "imports it at train.py:30, only after that result."
     )
 
 
@@ -229,7 +227,7 @@ def test_an_import_is_at_the_line_that_asked_for_it(tmp_path: Path) -> None:
     assert sites["slow"] == SourceLine(str(tmp_path / "program.py"), 2, "<module>")
 
 
-def test_a_module_that_python_was_told_to_run_has_no_such_line(tmp_path: Path) -> None:
+def test_a_module_run_with_python_m_has_no_import_line(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "__init__.py").write_text(SLOW)
     (tmp_path / "tool" / "program.py").write_text("import fractions")

@@ -1,4 +1,4 @@
-"""The verdict is about the program: neither about the load of its machine nor how JAX is set up."""
+"""The verdict depends neither on the load of the machine nor on how JAX is set up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFF, HIT = CacheUse("off", None, False), CacheUse("hit", None, False)
 
 
 def slower(value: Any, factor: float, name: str = "") -> Any:
-    """The same trace on a machine that takes so many times as long for everything."""
+    """The same trace on a machine that is slower by a factor."""
     if is_dataclass(value) and not isinstance(value, type):
         told = {f.name: slower(getattr(value, f.name), factor, f.name) for f in fields(value)}
         return replace(value, **told)
@@ -42,7 +42,7 @@ def slower(value: Any, factor: float, name: str = "") -> Any:
 
 
 def programs() -> Iterator[Trace]:
-    """Compiles of several lengths, of which some are and some are not worth a word."""
+    """Compiles of several lengths, above and below the thresholds."""
     for took in (0.05, 0.15, 0.6, 2.0, 8.0):
         for status in (OFF, CacheUse("miss", "below threshold", False), HIT):
             step = compiled("step", took=(0.1 * took, 0.1 * took, took), cache=status)
@@ -83,19 +83,19 @@ def without_cache(*compiles: Any, **changes: Any) -> Trace:
     return replace(trace, findings=find(trace))
 
 
-def test_that_there_is_no_cache_is_told_once_after_all_that_is_particular_to_the_program() -> None:
+def test_a_missing_cache_is_reported_once_after_all_other_findings() -> None:
     trace = without_cache(
         compiled(took=(0.1, 0.0, 3.0), cache=OFF),
         samples.again(2.0, (9, 4), took=(0.1, 0.0, 3.0), cache=OFF),
     )
     assert [(f.kind, f.apart) for f in trace.findings][-1] == ("cache-off", True)
     assert [f.apart for f in trace.findings].count(True) == 1
-    # The longest of all, and yet not the first.
+    # It costs most, but comes last.
     assert trace.findings[-1].seconds == max(f.seconds for f in trace.findings)
-    assert headline(trace).endswith(" 1 thing to gain from:")
+    assert headline(trace).endswith(" 1 thing to improve:")
 
 
-def test_where_only_the_cache_is_missing_the_program_itself_is_said_to_be_fine() -> None:
+def test_if_only_the_cache_is_missing_nothing_is_found_in_the_program() -> None:
     one = compiled(took=(0.1, 0.05, 0.9), cache=OFF)
     other = compiled("other", took=(0.1, 0.05, 0.9), cache=OFF)
     trace = samples.trace(function("step", one), function("other", other, line=3))
@@ -103,7 +103,7 @@ def test_where_only_the_cache_is_missing_the_program_itself_is_said_to_be_fine()
     assert [f.kind for f in trace.findings] == ["cache-off"]
     assert "2 programs are compiled at every start" in trace.findings[0].title
     assert nothing_found(trace).startswith("Nothing found in the program itself")
-    assert "to gain from" not in headline(trace)
+    assert "to improve" not in headline(trace)
     assert "There is no persistent cache" in as_text(trace)
 
 
@@ -112,8 +112,8 @@ def only(trace: Trace) -> Finding:
     return one
 
 
-def test_what_a_cache_leaves_is_the_first_result_without_xla_on_the_way_to_it() -> None:
-    """First result at 1.75 s, XLA from 1.15 to 1.55 s: 1.35 s are left."""
+def test_the_first_result_with_a_cache_is_estimated_without_xla() -> None:
+    """First result at 1.75 s, XLA from 1.15 to 1.55 s: 1.35 s remain."""
     slow = compiled(took=(0.1, 0.05, 3.0), cache=OFF)
     found = only(samples.trace(function("step", slow)))
     assert found.evidence["first_result_with_cache_seconds"] == pytest.approx(1.35)
@@ -121,7 +121,7 @@ def test_what_a_cache_leaves_is_the_first_result_without_xla_on_the_way_to_it() 
     assert "1 program is compiled" in found.title
 
 
-def test_what_threads_compile_is_left_out_only_while_the_main_one_does_nothing_else() -> None:
+def test_compiles_in_threads_are_subtracted_only_while_the_main_thread_is_idle() -> None:
     """0.5 to 0.9 s the main thread imports; from 1.55 s on it waits for the thread."""
     beside = Thread(7, "pool", (Span("compile", 0.5, 0.8, "f"), Span("compile", 1.5, 1.7, "g")))
     slow = compiled(took=(0.1, 0.05, 3.0), cache=OFF)
@@ -137,7 +137,7 @@ def test_programs_that_were_found_in_the_cache_are_not_called_compiled() -> None
     assert "1 program compiled and 5 programs found in the persistent cache" in headline(some)
 
 
-def test_of_a_log_with_a_gap_nothing_is_said_that_may_be_in_the_gap() -> None:
+def test_with_a_gap_in_the_log_nothing_is_claimed_about_the_gap() -> None:
     why = "the log breaks off within a line, as on a full disk"
     gone = process(jax_version=None, first_result_seconds=None, wall_seconds=None, incomplete=why)
     empty = Trace((gone,), (), (), None, 0, 0)

@@ -1,4 +1,4 @@
-"""Looks efficiencies up in a table that the function takes from outside."""
+"""Looks efficiencies up in a table that the function captures."""
 
 import jax
 import jax.numpy as jnp

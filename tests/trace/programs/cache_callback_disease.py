@@ -1,4 +1,4 @@
-"""With a persistent cache: a step that prints from within."""
+"""With a persistent cache: a step that prints from inside."""
 
 import sys
 

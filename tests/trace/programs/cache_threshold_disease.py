@@ -1,4 +1,4 @@
-"""Sets up a persistent cache and leaves its threshold of one second as it is."""
+"""Sets up a persistent cache and keeps its threshold of one second."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A fit as it should be: the loop is within the program, and toys are one call."""
+"""A proper fit: the loop is inside the program, and toys are one call."""
 
 import jax
 import jax.numpy as jnp

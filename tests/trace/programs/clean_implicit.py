@@ -1,4 +1,4 @@
-"""Gradients through a solver as they should be: by a rule, which is a long function of its own."""
+"""Proper gradients through a solver: by a rule, which is a long function."""
 
 import jax
 import jax.numpy as jnp

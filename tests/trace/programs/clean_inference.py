@@ -1,4 +1,4 @@
-"""Serving as it should be: two sizes to pad to, compiled before the first request."""
+"""Proper serving: two sizes to pad to, compiled before the first request."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""A training loop as it should be: one compile, and a look at the loss now and then."""
+"""A proper training loop: one compile, and a look at the loss now and then."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Uses a cache, as the second process of jax.distributed or, without an address, by itself."""
+"""Uses a cache, as the second process of jax.distributed or, without an address, alone."""
 
 import sys
 

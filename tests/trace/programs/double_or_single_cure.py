@@ -1,4 +1,4 @@
-"""With 64 bits on: whatever the files hold, it is made double precision first."""
+"""With 64 bits on: data of any precision are converted to double first."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Draws the weights of a network layer by layer, outside of jit."""
+"""Draws the weights of a network layer by layer, outside jit."""
 
 from itertools import pairwise
 

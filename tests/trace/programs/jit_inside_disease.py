@@ -1,4 +1,4 @@
-"""Fits several toys: the function that fits defines and jits its step within itself."""
+"""Fits several toys: the fitting function defines and jits its step inside."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Adds corrections from a table that a function within the jitted one takes from outside."""
+"""Adds corrections from a table that a function inside the jitted one captures."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A mask that is always an array, if only of ones."""
+"""A mask that is always an array, if necessary of ones."""
 
 import jax
 import jax.numpy as jnp

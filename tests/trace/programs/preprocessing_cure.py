@@ -1,4 +1,4 @@
-"""Prepares a data set with numpy, and hands it to JAX when it is ready."""
+"""Prepares a data set with numpy, and passes it to JAX when it is ready."""
 
 import numpy as np
 

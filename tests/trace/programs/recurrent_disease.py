@@ -1,4 +1,4 @@
-"""A recurrent filter whose gradient is taken through a loop of Python over time."""
+"""A recurrent filter whose gradient is taken through a Python loop over time."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Arguments are divided as the step wants them, but for small ones and one to be gathered."""
+"""Arguments are sharded as the step wants them, except small ones and one to be gathered."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Arguments are divided along another axis than the step wants them."""
+"""Arguments are sharded along another axis than the step wants."""
 
 import os
 

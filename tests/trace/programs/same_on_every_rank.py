@@ -1,4 +1,4 @@
-"""What every process of a job runs; a folder for a cache may be given."""
+"""The program of every process of a job; a folder for a cache may be given."""
 
 import sys
 

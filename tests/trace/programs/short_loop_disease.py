@@ -1,4 +1,4 @@
-"""Refines a root by a loop of Python within jit, of not many turns."""
+"""Refines a root with a short Python loop inside jit."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""A function that takes long to compile: without a cache, or with the one that is named."""
+"""A function that takes long to compile: without a cache, or with the one that is given."""
 
 import sys
 

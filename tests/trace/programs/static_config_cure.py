@@ -1,4 +1,4 @@
-"""Scores events with a configuration object that is equal to another one with the same values."""
+"""Scores events with a configuration object that equals another one with the same values."""
 
 from dataclasses import dataclass
 

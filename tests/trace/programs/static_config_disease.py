@@ -1,4 +1,4 @@
-"""Scores events with a configuration object that is made anew for each of them."""
+"""Scores events with a configuration object that is created for each of them."""
 
 import jax
 import jax.numpy as jnp

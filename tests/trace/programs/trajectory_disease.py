@@ -1,4 +1,4 @@
-"""Integrates a trajectory by a loop of Python within jit."""
+"""Integrates a trajectory with a Python loop inside jit."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Imports a package for plots at the top, and makes no plot unless it is asked to."""
+"""Imports a package for plots at the top, and makes no plot unless asked to."""
 
 import sys
 

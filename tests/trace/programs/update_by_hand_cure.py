@@ -1,4 +1,4 @@
-"""An optimiser in the manner of optax, whose update is one program."""
+"""An optimiser in the style of optax, whose update is one program."""
 
 import jax
 import jax.numpy as jnp

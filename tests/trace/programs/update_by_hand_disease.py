@@ -1,4 +1,4 @@
-"""An optimiser in the manner of optax, whose update runs outside of jit."""
+"""An optimiser in the style of optax, whose update runs outside jit."""
 
 import jax
 import jax.numpy as jnp

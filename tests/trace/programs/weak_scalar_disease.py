@@ -1,4 +1,4 @@
-"""A momentum that starts as a number of Python and comes back as an array."""
+"""A momentum that starts as a Python number and comes back as an array."""
 
 import jax
 import numpy as np

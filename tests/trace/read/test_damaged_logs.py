@@ -1,4 +1,4 @@
-"""Logs that are damaged, hostile, or of several runs: read as far as they go, with words."""
+"""Damaged or hostile logs, and logs of several runs: read as far as possible, with messages."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ BAD = [
 
 
 def shown(trace: Trace) -> str:
-    """All that is made of a trace."""
+    """Make all reports of a trace."""
     return as_text(trace) + render(trace) + json.dumps(report(trace))
 
 
 @pytest.mark.parametrize("line", BAD, ids=lambda line: line[:40])
-def test_an_event_that_cannot_be_read_is_counted_and_left_out(line: str, tmp_path: Path) -> None:
+def test_an_invalid_event_is_counted_and_skipped(line: str, tmp_path: Path) -> None:
     plain = whole_log().read(tmp_path / "a")
     log = whole_log()
     log.lines.insert(3, line)
@@ -59,7 +59,7 @@ def test_an_event_that_cannot_be_read_is_counted_and_left_out(line: str, tmp_pat
     assert len(redacted("\n".join(log.lines)).splitlines()) == len(log.lines) - 1
 
 
-def test_a_log_with_any_value_changed_is_read_or_refused_with_words(tmp_path: Path) -> None:
+def test_a_log_with_any_value_changed_is_read_or_refused_with_a_message(tmp_path: Path) -> None:
     source, values = random.Random(6), (None, -1, "x", [], {}, [[]], 1.5, True, 10**30, [None])
     lines = whole_log().lines
     for number in range(300):
@@ -77,7 +77,7 @@ def test_a_log_with_any_value_changed_is_read_or_refused_with_words(tmp_path: Pa
 
 
 def _change(value: Any, source: random.Random, into: Any) -> None:
-    """Replace something in it, at any depth."""
+    """Replace a value at any depth."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     if not keys:
         return
@@ -97,7 +97,7 @@ def _change(value: Any, source: random.Random, into: Any) -> None:
         ({"schema": "x" * 10_000}, "not a log of a trace"),
     ],
 )
-def test_a_head_that_is_none_of_ours_is_refused_with_words(
+def test_a_foreign_head_is_refused_with_a_message(
     changed: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(TraceLogError, match=words) as caught:
@@ -122,7 +122,7 @@ def run_of(pid: int, started: int, folder: Path, **about: Any) -> None:
     log.end(500).write(folder)
 
 
-def test_of_two_runs_in_a_folder_the_last_is_reported_and_that_is_said(tmp_path: Path) -> None:
+def test_the_last_of_two_runs_in_a_folder_is_reported_with_a_note(tmp_path: Path) -> None:
     run_of(100, 1000, tmp_path)
     run_of(101, 5000, tmp_path)
     trace = load(tmp_path)
@@ -136,7 +136,7 @@ def test_of_two_runs_in_a_folder_the_last_is_reported_and_that_is_said(tmp_path:
     "second",
     [
         {"started": 1400},  # at the same time
-        {"started": 5000, "parent": 100},  # whose parent was killed, and not heard of since
+        {"started": 5000, "parent": 100},  # its parent was killed, and has no end
     ],
 )
 def test_processes_of_one_run_stay_together(second: dict[str, int], tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ def test_processes_of_one_run_stay_together(second: dict[str, int], tmp_path: Pa
     assert not any("earlier run" in text for p in trace.processes for text in p.problems)
 
 
-def test_ranks_are_of_one_job_until_one_comes_again(tmp_path: Path) -> None:
+def test_ranks_belong_to_one_job_until_one_repeats(tmp_path: Path) -> None:
     for number, rank in enumerate(("0", "1", "0", "1", "2")):
         run_of(100 + number, 1000 * number, tmp_path, rank=rank)
     trace = load(tmp_path)
     assert [p.pid for p in trace.processes] == [102, 103, 104]
 
 
-def test_the_same_number_of_a_process_is_no_sign_of_the_same_run(tmp_path: Path) -> None:
+def test_an_equal_pid_does_not_make_two_runs_one(tmp_path: Path) -> None:
     """In a container every run may be process 7: it ended, so it was not replaced (exec)."""
     first, second = Log(pid=7, started=0).end(100), Log(pid=7, started=2000).end(100)
     first.lines += second.lines

@@ -56,16 +56,16 @@ def decided(*events: list[dict[str, Any]], **head: Any) -> tuple[int, Witness] |
     return None if found is None else (found.ns, found.witness)
 
 
-def test_what_only_a_package_read_is_a_result_once_it_is_put_out() -> None:
+def test_a_value_read_only_by_a_package_is_a_result_once_it_is_output() -> None:
     assert decided(read(20, by="numpyro"), compiled(100), output(144)) == (144, Witness.PUT_OUT)
 
 
-def test_without_any_output_what_a_package_read_is_none() -> None:
+def test_without_output_a_read_by_a_package_is_not_a_result() -> None:
     assert decided(read(20, by="numpyro"), compiled(100)) is None
 
 
-def test_a_read_that_prepares_data_is_none_though_it_is_the_programs() -> None:
-    """Neither before any function was compiled, nor before another one that the output needs."""
+def test_the_programs_own_read_that_prepares_data_is_not_a_result() -> None:
+    """Neither before the first function was compiled, nor before one that the output needs."""
     early = compiled(5, library=True)
     assert decided(early, read(10), compiled(100), read(120), output(121)) == (120, Witness.READ)
     assert decided(compiled(10), read(15), compiled(100), read(120), output(121)) == (
@@ -73,7 +73,7 @@ def test_a_read_that_prepares_data_is_none_though_it_is_the_programs() -> None:
     )
 
 
-def test_a_benchmark_that_prints_at_its_end_has_its_result_when_it_reads_it() -> None:
+def test_a_benchmark_that_prints_at_its_end_has_its_result_at_the_read() -> None:
     assert decided(compiled(10), read(15), output(100)) == (15, Witness.READ)
     assert decided(compiled(10), read(15)) == (15, Witness.READ)
 
@@ -82,7 +82,7 @@ def test_a_program_without_functions_of_its_own_has_the_result_of_an_operation()
     assert decided(compiled(10, library=True), read(15), output(16)) == (15, Witness.READ)
 
 
-def test_a_loop_outside_of_jit_has_the_programs_functions_in_it() -> None:
+def test_a_loop_outside_jit_counts_as_a_function() -> None:
     """The quick start of blackjax: samples of a scan, read and drawn before any function."""
     scan = compiled(30, library=True, name="scan")
     assert decided(scan, read(40), compiled(100), read(120), output(121)) == (120, Witness.READ)
@@ -90,29 +90,29 @@ def test_a_loop_outside_of_jit_has_the_programs_functions_in_it() -> None:
     assert decided(scan, read(40), compiled(100)) == (40, Witness.READ)
 
 
-def test_what_the_program_reads_and_shows_is_a_result_whatever_was_compiled_for_it() -> None:
-    """Flax's introduction prints what a model gives that runs operation by operation."""
+def test_a_value_that_the_program_reads_and_outputs_is_a_result_even_of_an_operation() -> None:
+    """Flax's introduction prints the result of a model that runs operation by operation."""
     early, late = compiled(5, library=True), [*compiled(100), *read(120), *output(121)]
     assert decided(early, read(10), output(11), late) == (10, Witness.READ)
-    # Not if something else was compiled in between: it was read for that.
+    # Not if something else was compiled in between: it was read for that compile.
     between = compiled(12, library=True)
     assert decided(early, read(10), between, output(13), late) == (120, Witness.READ)
 
 
-def test_an_array_that_numpy_reads_unseen_is_a_result_when_it_is_put_out() -> None:
+def test_an_array_read_invisibly_by_numpy_is_a_result_when_it_is_output() -> None:
     assert decided(output(5, 0), compiled(10), output(15, 0)) == (15, Witness.PUT_OUT)
-    # Where reads are seen, what comes before all of them holds none.
+    # If reads are visible, an output before all of them has no result.
     assert decided(compiled(10), output(12, 0), read(15, by="numpyro"), output(20)) == (
         (20, Witness.PUT_OUT)
     )
 
 
-def test_a_mark_counts_whatever_was_read_before() -> None:
+def test_a_mark_counts_even_after_earlier_reads() -> None:
     mark = [{"event": "marked", "ns": 50, "how": "code"}]
     assert decided(compiled(10), read(15), output(16), mark) == (50, Witness.MARKED)
 
 
-def test_what_was_asked_for_and_did_not_come_is_no_result() -> None:
+def test_there_is_no_result_if_the_requested_one_does_not_come() -> None:
     assert decided(compiled(10), read(15), output(16), first_result_pattern="epoch") is None
 
 
@@ -131,7 +131,7 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
-    """Streams and functions of Python are left as they were found."""
+    """Python's streams and functions are restored."""
 
     def state() -> list[object]:
         return [sys.stdout, dict(vars(sys.stdout)), sys.stderr, builtins.open, io.open]
@@ -143,7 +143,7 @@ def untouched() -> Iterator[None]:
 
 
 def double() -> Any:
-    """A function that JAX has not seen, and what it gives."""
+    """The result of a new function."""
     return jax.jit(lambda x: x * 2)(np.ones(3, np.float32))
 
 
@@ -154,7 +154,7 @@ def line_of(words: str) -> int:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_package_that_reads_first_is_named_beside_the_programs_own_result(sampler: Any) -> None:
+def test_a_package_that_reads_first_is_named_next_to_the_programs_own_result(sampler: Any) -> None:
     with firstlight.trace.recording() as t:
         sampler(double())  # for the package
         print("sampling", 100 * "\r50 %")
@@ -171,7 +171,7 @@ def test_a_package_that_reads_first_is_named_beside_the_programs_own_result(samp
 
 
 @pytest.mark.usefixtures("untouched")
-def test_what_is_read_after_an_output_is_seen_to_be_put_out() -> None:
+def test_an_output_after_a_later_read_is_recorded() -> None:
     with firstlight.trace.recording() as t:
         value = jax.numpy.sin(np.arange(7.0, dtype=np.float32))
         print("shape 7")
@@ -184,7 +184,7 @@ def test_what_is_read_after_an_output_is_seen_to_be_put_out() -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_what_a_package_reads_and_the_program_puts_out_is_its_result(
+def test_a_value_read_by_a_package_and_output_by_the_program_is_its_result(
     sampler: Any, tmp_path: Path
 ) -> None:
     with firstlight.trace.recording() as t:
@@ -201,8 +201,8 @@ def test_what_a_package_reads_and_the_program_puts_out_is_its_result(
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_read_in_code_that_is_being_traced_is_none() -> None:
-    """Outside of any jit as well: JAX tells nothing of a scan's body that it traces."""
+def test_a_read_in_code_being_traced_is_not_a_result() -> None:
+    """Also outside any jit: JAX reports nothing about the body of a scan that it traces."""
     table = double()
 
     def body(state: Any, x: Any) -> Any:
@@ -216,7 +216,7 @@ def test_a_read_in_code_that_is_being_traced_is_none() -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_program_can_say_itself_when_its_first_result_is_there() -> None:
+def test_a_program_can_mark_its_first_result() -> None:
     firstlight.trace.mark_first_result()  # nobody listens
     with firstlight.trace.recording() as t:
         print(float(double()[0]))
@@ -229,7 +229,7 @@ def test_a_program_can_say_itself_when_its_first_result_is_there() -> None:
 
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("pattern", [r"epoch 2\b", "test_first_result.py:LINE", "epoch 7"])
-def test_the_first_result_is_what_it_was_said_to_be_known_by(
+def test_the_first_result_is_the_requested_line_or_output(
     pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = pattern.replace("LINE", str(line_of("read here")))
@@ -242,14 +242,14 @@ def test_the_first_result_is_what_it_was_said_to_be_known_by(
     (process,) = t.trace.processes
     if pattern == "epoch 7":
         assert process.first_result_seconds is None
-        assert any("--first-result asked for (epoch 7)" in told for told in unknown(t.trace))
+        assert any("matched --first-result (epoch 7)" in told for told in unknown(t.trace))
         return
     where = "read here" if "LINE" in pattern else "printed"
     assert process.first_result_witness is Witness.MARKED
     assert process.first_result_site and process.first_result_site.line == line_of(where)
 
 
-def test_a_pattern_that_is_none_is_refused_before_the_program_runs(
+def test_an_invalid_pattern_is_refused_before_the_program_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -258,7 +258,7 @@ def test_a_pattern_that_is_none_is_refused_before_the_program_runs(
     assert "not a regular expression" in capsys.readouterr().err
 
 
-def test_the_command_tells_the_program_what_to_look_for(
+def test_the_command_passes_the_pattern_to_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
@@ -278,13 +278,13 @@ def test_the_command_tells_the_program_what_to_look_for(
 
 
 def late(**changes: Any) -> Process:
-    """Put out after 14.4 s, read by a package after 2."""
+    """Output after 14.4 s, read by a package after 2."""
     early = Read(2.05, SourceLine(samples.TRAIN, 13), "numpyro")
     put_out = {"first_result_seconds": 14.4, "first_result_witness": Witness.PUT_OUT}
     return samples.process(**{**put_out, "first_read": early, **changes})
 
 
-def test_both_moments_are_told_and_the_limit_judges_the_result() -> None:
+def test_both_moments_are_reported_and_the_limit_applies_to_the_result() -> None:
     trace = samples.trace(processes=(late(),), time_to_first_result_seconds=14.4)
     begin = "First result after 14.4 s (numpyro read an array after 2.05 s); "
     assert headline(trace).startswith(begin)
@@ -297,13 +297,13 @@ def test_both_moments_are_told_and_the_limit_judges_the_result() -> None:
     assert (excess.limit, excess.found) == ("max-ttfr", 14.4)
 
 
-def test_where_all_moments_are_one_nothing_is_added() -> None:
+def test_nothing_is_added_if_all_moments_are_the_same() -> None:
     read = Read(1.74, SourceLine(samples.TRAIN, 41))
     same = samples.process(first_read=read, first_output=Read(1.76, read.site))
     assert headline(samples.trace(processes=(same,))).startswith("First result after 1.75 s; ")
 
 
-def test_why_there_is_no_first_result_is_told_with_what_to_do() -> None:
+def test_a_missing_first_result_is_explained_with_a_remedy() -> None:
     none = {"first_result_seconds": None, "first_result_site": None}
     by_package = samples.trace(
         processes=(late(**none, first_result_witness=None),), time_to_first_result_seconds=None

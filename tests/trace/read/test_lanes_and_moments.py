@@ -1,4 +1,4 @@
-"""A thread has a lane of its own, and one moment has one number wherever it is shown."""
+"""Each thread has its own lane, and a moment has the same number everywhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_a_pool(folder: Path) -> Trace:
     return log.end(1000).read(folder / "logs")
 
 
-def test_what_a_thread_compiles_is_in_a_lane_of_its_own(tmp_path: Path) -> None:
+def test_compiles_of_a_thread_are_in_its_own_lane(tmp_path: Path) -> None:
     trace = with_a_pool(tmp_path)
     (process,) = trace.processes
     (thread,) = process.threads
@@ -42,7 +42,7 @@ def test_what_a_thread_compiles_is_in_a_lane_of_its_own(tmp_path: Path) -> None:
     (span,) = thread.timeline
     told = (span.kind, span.begin_seconds, span.end_seconds)
     assert told == ("compile", pytest.approx(0.3), pytest.approx(0.7))
-    # The lane of the main thread still adds up to its time, and has none of it.
+    # The lane of the main thread still adds up to its time, without the other thread's.
     assert sum(process.phases_seconds.values()) == pytest.approx(1.0)
     assert process.phases_seconds["compile"] == pytest.approx(0.05)
     page = render(trace)
@@ -50,7 +50,7 @@ def test_what_a_thread_compiles_is_in_a_lane_of_its_own(tmp_path: Path) -> None:
     assert page.count('class="lane"') == 2
 
 
-def test_what_threads_did_meanwhile_is_said_beside_the_shares_of_the_main_one(
+def test_time_in_other_threads_is_shown_next_to_the_main_one(
     tmp_path: Path,
 ) -> None:
     trace = with_a_pool(tmp_path)
@@ -89,7 +89,7 @@ def test_a_moment_is_counted_from_the_start_of_the_program_everywhere(tmp_path: 
 def test_what_a_package_read_and_what_was_put_out_are_counted_from_there_as_well(
     tmp_path: Path,
 ) -> None:
-    """Read 3.0 s and put out 3.7 s after the start of a process that began 200 ms later."""
+    """Read 3.0 s and output 3.7 s after the start of a process that began 200 ms later."""
     Log(pid=1, started=1000).end(4500).write(tmp_path)
     worker = Log(pid=2, started=1200, parent=1).jax()
     compile_in(worker, 1, 1000, 2500, MAIN)

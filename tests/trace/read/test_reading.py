@@ -1,4 +1,4 @@
-"""Logs are read wherever they end, add up to the wall time, and count what JAX counts."""
+"""Logs can end anywhere, add up to the wall time, and agree with JAX's counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_phases_are_exclusive_and_add_up_to_the_wall_time(tmp_path: Path) -> Non
         "import": 140,
         "backend": 20,
         "trace": 50,
-        "lower": 45,  # 55 and 10, less the backend that started within
+        "lower": 45,  # 55 and 10, minus the backend that started inside
         "compile": 180,
         "wait": 60,
         "rest": 455,
@@ -86,12 +86,12 @@ def _random_intervals(source: random.Random, low: int, high: int, depth: int) ->
     return [Interval("import", begin, end, f"{begin}-{end}"), *inner, *beside]
 
 
-def test_waits_known_in_sum_take_their_share_of_the_rest_and_no_more() -> None:
+def test_summed_waits_take_at_most_their_share_of_the_rest() -> None:
     pieces = parts([Interval("compile", 400, 600, "f")], 0, 1000)
     timeline = spans(pieces, [SummedWait(300, 800, 90, "a.py:1")], 0)
     assert 1e9 * sums(timeline)["wait"] == pytest.approx(90)
     too_long = spans(pieces, [SummedWait(300, 800, 10_000, "a.py:1")], 0)
-    assert 1e9 * sums(too_long)["wait"] == pytest.approx(300)  # all the rest that there is
+    assert 1e9 * sums(too_long)["wait"] == pytest.approx(300)  # all of the rest
     assert sum(sums(too_long).values()) == pytest.approx(1000e-9)
 
 
@@ -125,7 +125,7 @@ def test_imports_are_summed_by_package_without_counting_twice(tmp_path: Path) ->
     assert packages["inner"].imported_by == "outer"
 
 
-def test_jax_is_no_cost_of_the_package_that_imports_it_first(tmp_path: Path) -> None:
+def test_jax_is_not_a_cost_of_the_package_that_imports_it_first(tmp_path: Path) -> None:
     log = Log().imports(
         ("solver", 100, 500, 50),
         ("jax", 120, 400, 300),
@@ -139,18 +139,18 @@ def test_jax_is_no_cost_of_the_package_that_imports_it_first(tmp_path: Path) -> 
 
 
 def test_scipy_is_a_cost_of_the_package_that_imports_it(tmp_path: Path) -> None:
-    """JAX requires it to be installed and does not import it: without `fits` nothing would."""
+    """JAX requires SciPy but does not import it: without `fits` nothing would."""
     log = Log().imports(
         ("fits", 100, 900, 100), ("scipy.stats", 150, 800, 600), ("numpy", 160, 200, 200)
     )
     trace = log.imports(("jax", 1100, 400, 400)).end(2000).read(tmp_path / "logs")
     beyond = {p.name: p.beyond_jax_seconds for p in only(trace).imports}
-    assert beyond["fits"] == pytest.approx(0.7)  # all of it but NumPy, which JAX imports
+    assert beyond["fits"] == pytest.approx(0.7)  # without NumPy, which JAX imports
     assert "scipy" not in _modules_of("import jax, jax.numpy")
 
 
 def _modules_of(statement: str) -> set[str]:
-    """The oracle: the packages that a Python which runs it has imported."""
+    """The oracle: the packages that an untraced Python imports."""
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -163,12 +163,12 @@ def test_the_recorder_itself_is_not_among_the_imports(tmp_path: Path) -> None:
     assert [p.name for p in only(log.end(700).read(tmp_path)).imports] == ["json"]
 
 
-def test_a_process_that_was_killed_early_does_not_put_the_blame_on_jax(tmp_path: Path) -> None:
+def test_an_early_kill_is_not_reported_as_a_problem_of_jax(tmp_path: Path) -> None:
     log = Log().jax().call(1).stage("trace", 1, 300, 310)
     assert only(log.read(tmp_path)).problems == ()
 
 
-def test_a_stage_that_comes_again_in_a_call_is_another_program(tmp_path: Path) -> None:
+def test_a_repeated_stage_in_a_call_is_another_program(tmp_path: Path) -> None:
     log = Log().jax().call(1)
     for begin in (100, 200):
         log.stage("lower", 1, begin, begin + 10).stage("compile", 1, begin + 10, begin + 50)
@@ -176,19 +176,19 @@ def test_a_stage_that_comes_again_in_a_call_is_another_program(tmp_path: Path) -
     assert [c.compiled for c in function.compiles] == [True, True]
 
 
-def test_events_that_are_not_known_are_left_aside(tmp_path: Path) -> None:
+def test_unknown_events_are_ignored(tmp_path: Path) -> None:
     plain = whole_log().read(tmp_path / "a")
     log = whole_log()
     log.event("of_the_future", what=[1, 2])
     assert log.read(tmp_path / "b") == plain
 
 
-def test_a_newer_log_is_refused_with_words(tmp_path: Path) -> None:
+def test_a_newer_log_is_refused_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(TraceLogError, match=r"newer Firstlight.*Update"):
         Log(version=2).read(tmp_path)
 
 
-def test_a_folder_without_logs_is_refused_with_words(tmp_path: Path) -> None:
+def test_a_folder_without_logs_is_refused_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(TraceLogError, match="no trace here"):
         load(tmp_path)
     with pytest.raises(TraceLogError, match="no such folder"):
@@ -214,7 +214,7 @@ def test_a_log_can_be_read_wherever_it_was_cut(tmp_path: Path) -> None:
         assert total <= 1.0 + 1e-9
 
 
-def test_a_log_cut_within_its_first_event_is_refused_with_words(tmp_path: Path) -> None:
+def test_a_log_cut_within_its_first_event_is_refused_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text('{"event":"process","sch')
     with pytest.raises(TraceLogError, match="no event"):
         load(tmp_path)
@@ -333,7 +333,7 @@ def test_compiles_are_as_many_as_jax_counts_and_logs(mixed: Any) -> None:
     assert only(trace).problems == ()
 
 
-def test_nested_and_lowered_programs_are_those_of_their_calls(mixed: Any) -> None:
+def test_nested_and_lowered_programs_belong_to_their_calls(mixed: Any) -> None:
     functions = {f.name: f for f in mixed[1].functions}
     outer, inner = functions["outer"], functions["inner"]
     assert [c.signature.arguments[0].shape for c in outer.compiles] == [(3,), (4,), (6,)]
@@ -343,10 +343,10 @@ def test_nested_and_lowered_programs_are_those_of_their_calls(mixed: Any) -> Non
     assert inner.compiles[-1].thread != outer.compiles[0].thread
 
 
-def test_the_first_result_is_one_that_the_program_read(traced: Tracing, tmp_path: Path) -> None:
+def test_the_first_result_is_a_read_of_the_program(traced: Tracing, tmp_path: Path) -> None:
     done = traced("""
 import jax, jax.numpy as jnp, numpy as np
-table = jnp.ones(5)                    # read by JAX when it becomes a constant: no result
+table = jnp.ones(5)                    # JAX reads it to make a constant: not a result
 total = jax.jit(lambda x: (x + table).sum())(np.ones(5, np.float32))
 print(total)
 """)
@@ -356,7 +356,7 @@ print(total)
     assert sum(w.count for w in process.waits) + process.short_waits == 1
 
 
-def test_findings_say_what_of_them_the_first_result_waited_for(
+def test_findings_say_which_part_came_before_the_first_result(
     traced: Tracing, tmp_path: Path
 ) -> None:
     done = traced("""
@@ -386,9 +386,7 @@ for n in (3, 4):
     assert f"Of that, {duration(loop.before_first_result_seconds)} are before" in sentence_of(loop)
 
 
-def test_a_kill_while_compiling_leaves_a_log_that_says_what_it_was(
-    traced: Tracing, tmp_path: Path
-) -> None:
+def test_after_a_kill_the_log_says_what_was_being_compiled(traced: Tracing, tmp_path: Path) -> None:
     done = traced("""
 import jax, os, signal
 def kill(name, value, **about):
@@ -405,7 +403,7 @@ jax.jit(deadly)(1.0)
     assert process.wall_seconds is None
 
 
-def test_every_process_of_a_program_is_there(traced: Tracing, tmp_path: Path) -> None:
+def test_every_process_of_a_program_is_in_the_trace(traced: Tracing, tmp_path: Path) -> None:
     done = traced("""
 import os, subprocess, sys
 import jax, numpy as np

@@ -1,4 +1,4 @@
-"""Reasons of recompiles: from signatures, and of a real program against what JAX counts."""
+"""Reasons of recompiles: from signatures, and for a real program compared with JAX's counts."""
 
 from __future__ import annotations
 
@@ -131,16 +131,14 @@ def compiled(of: Signature | None, begin: float, process: int = 0, **changed: ob
         ),
     ],
 )
-def test_each_reason_is_told_in_words(
-    before: Signature, now: Signature, reason: str, words: str
-) -> None:
+def test_each_reason_has_a_text(before: Signature, now: Signature, reason: str, words: str) -> None:
     first, second = with_reasons([compiled(before, 0.0), compiled(now, 1.0)])
     assert (first.recompile_reason, why_again(first)) == (None, None)
     assert (second.recompile_reason, why_again(second)) == (reason, words)
 
 
-def test_of_many_arguments_that_differ_all_are_counted() -> None:
-    """Twelve differ; the words have room for four."""
+def test_all_differing_arguments_are_counted() -> None:
+    """Twelve differ; the text has room for four."""
     names = [f"x['w{n}']" for n in range(12)]
     old, new = (
         signature(*(array(path=name, dtype=dtype) for name in names))
@@ -222,13 +220,13 @@ def test_the_same_signature_again_is_unknown_and_says_what_to_check() -> None:
     assert "jax.clear_caches()" in str(why_again(again))
 
 
-def test_a_compile_of_which_the_call_is_not_known_has_no_made_up_reason() -> None:
+def test_a_compile_without_a_known_call_has_no_invented_reason() -> None:
     _, again = with_reasons([compiled(None, 0.0), compiled(None, 1.0)])
     assert again.recompile_reason == "unknown"
     assert "not known" in str(why_again(again))
 
 
-def test_it_is_compared_with_the_nearest_not_with_the_last() -> None:
+def test_a_recompile_is_compared_with_the_nearest_not_the_last() -> None:
     a = signature(array("float32", 128), array("float32", 4, path="y"))
     b = signature(array("float32", 7, 7), array("int32", 9, path="y"), function_object=2)
     now = signature(array("float32", 96), array("float32", 4, path="y"))
@@ -236,13 +234,13 @@ def test_it_is_compared_with_the_nearest_not_with_the_last() -> None:
     assert [difference(d) for d in found] == ["x: f32[128] → f32[96]"]
 
 
-def test_shape_and_type_together_are_farther_than_the_type_alone() -> None:
+def test_shape_and_dtype_together_are_farther_than_the_dtype_alone() -> None:
     earlier = [signature(array("float32", 3)), signature(array("float32", 4))]
     found = nearest_differences(signature(array("int32", 3)), earlier)
     assert [(d.kind, difference(d)) for d in found] == [("dtype", "x: f32[3] → i32[3]")]
 
 
-def test_other_keys_are_another_tree_also_where_its_text_was_cut() -> None:
+def test_other_keys_are_another_tree_even_if_its_text_was_cut() -> None:
     old, new = (signature(array("float32", 3, path=f"d['{key}']")) for key in ("a", "b"))
     assert [(d.kind, difference(d)) for d in differences(old, new)] == [
         ("tree", "d['b'] is new"),
@@ -260,7 +258,7 @@ def test_the_text_of_a_long_tree_ends_with_what_tells_it_from_others() -> None:
     assert texts[0][:200] == texts[1][:200]
 
 
-def test_what_is_only_traced_is_no_recompile_and_none_to_compare_with() -> None:
+def test_a_function_that_was_only_traced_is_neither_a_recompile_nor_compared() -> None:
     traced = compiled(signature(array("float32", 1)), 0.0, compiled=False)
     one = compiled(signature(array("float32", 2)), 1.0)
     again = compiled(signature(array("float32", 3)), 2.0)
@@ -273,14 +271,14 @@ def test_another_process_starts_from_nothing() -> None:
     assert [c.recompile_reason for c in told] == [None] * 3
 
 
-def test_numpy_doubles_are_what_jax_makes_of_them() -> None:
+def test_numpy_doubles_have_the_dtype_that_jax_gives_them() -> None:
     double, single = signature(array("float64", 3)), signature(array("float32", 3))
     assert list(differences(double, single)) == []
     wide = [replace(s, context={"jax_enable_x64": True}) for s in (double, single)]
     assert [d.kind for d in differences(*wide)] == ["dtype"]
 
 
-def test_an_operation_with_other_parameters_is_no_new_function() -> None:
+def test_an_operation_with_other_parameters_is_not_a_new_function() -> None:
     one = signature(static={"shape": "(3,)"}, function_object=1)
     other = signature(static={"shape": "(4,)"}, function_object=2)
     assert [d.kind for d in differences(one, other, library=True)] == ["static value"]

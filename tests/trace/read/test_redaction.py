@@ -1,4 +1,4 @@
-"""Redacted logs hold no value, key or rank of the user's, and no hash that could be looked up."""
+"""Redacted logs have no value, key or rank of the user, and no hash that could be guessed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shown(**about: Any) -> Any:
     "key",
     ["'John Smith'", '"O\'Brien"', "'a\\'b'", "948271", "('ward', 'Ann Lee')", "'/home/alice'"],
 )
-def test_keys_that_are_no_names_are_hashed_in_tree_and_path(key: str) -> None:
+def test_keys_that_cannot_be_names_are_hashed_in_tree_and_path(key: str) -> None:
     told = shown(
         tree=f"PyTreeDef({{'patients': {{{key}: *}}}})",
         arrays=[[f"patients[{key}]", "float32", [3], False, None]],
@@ -50,7 +50,7 @@ def test_names_indices_and_fields_of_a_path_stay() -> None:
         "PyTreeDef({'x': *, 'John Smi… 1a2b3c4d",
     ],
 )
-def test_of_a_structure_that_can_hold_values_only_the_begin_is_shown(tree: str) -> None:
+def test_a_structure_is_shown_only_up_to_the_first_node_that_may_hold_values(tree: str) -> None:
     told, again, other = (shown(tree=t)["tree"] for t in (tree, tree, tree + " "))
     assert told == again != other  # equal structures stay equal
     assert "'x'" in told
@@ -62,12 +62,12 @@ def test_numbers_given_as_static_values_are_values() -> None:
     told = shown(static={"pin": "948271", "rate": "0.125", "deep": "True"})["static"]
     assert told["deep"] == "True"
     assert "948271" not in json.dumps(told) and "0.125" not in json.dumps(told)
-    # The remedy for a number is another one than that for an object.
+    # Numbers and objects have different remedies.
     assert is_number(told["pin"]) and is_number(told["rate"])
     assert not is_number(shown(static={"mode": "'fast'"})["static"]["mode"])
 
 
-def test_a_number_that_was_made_from_paths_is_another_one() -> None:
+def test_a_checksum_of_code_is_replaced() -> None:
     told = [shown(function={"name": "f", "made_of": n})["function"] for n in (5, 5, 6, None)]
     assert told[0] == told[1] != told[2]
     assert told[0]["made_of"] != 5 and told[3]["made_of"] is None
@@ -90,7 +90,7 @@ def test_hashes_cannot_be_looked_up_nor_compared_between_redactions() -> None:
     assert done.stdout.strip() != file(path)
 
 
-def test_a_program_with_secrets_in_keys_and_numbers_leaves_none(tmp_path: Path) -> None:
+def test_secrets_in_keys_and_numbers_are_removed(tmp_path: Path) -> None:
     program = """
 import firstlight.trace.startup, jax, numpy as np
 g = jax.jit(lambda d, pin: d["John Smith"] * 2, static_argnames="pin")

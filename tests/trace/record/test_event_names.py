@@ -1,4 +1,4 @@
-"""Names of JAX that the trace stands on, held against the JAX that is installed.
+"""The names of JAX that the trace depends on, compared with the installed JAX.
 
 Where one is gone, the trace says what it cannot tell.
 """
@@ -22,7 +22,7 @@ from firstlight.trace.record import calls, program_contents
 pytestmark = pytest.mark.slow
 
 START = "import jax, jax.numpy as jnp, numpy as np\n"
-#: JAX is there: the recorder attaches itself at once, and what is changed before counts.
+#: JAX is imported, so the recorder attaches at once, to a JAX changed before.
 RECORD = "import firstlight.trace.startup\n"
 WORK = """
 def f(x):
@@ -67,7 +67,7 @@ def test_the_cache_reports_under_these_names() -> None:
     assert [name for name in CACHE if name not in source] == []
 
 
-def test_frames_that_know_a_call_have_these_names() -> None:
+def test_frames_that_hold_a_call_have_these_names() -> None:
     from jax._src import pjit, stages
 
     source = Path(pjit.__file__).read_text()
@@ -89,7 +89,7 @@ def test_tracers_have_these_names() -> None:
     assert interpreters
 
 
-def test_frames_that_know_a_program_have_these_names() -> None:
+def test_frames_that_hold_a_program_have_these_names() -> None:
     from jax._src.interpreters import pxla
 
     source = Path(pxla.__file__).read_text()
@@ -100,7 +100,7 @@ def test_frames_that_know_a_program_have_these_names() -> None:
     assert all(variable in source for variable in variables)
 
 
-def test_everything_is_told_of_a_program_with_the_jax_that_is_installed(tmp_path: Path) -> None:
+def test_nothing_is_unknown_with_the_installed_jax(tmp_path: Path) -> None:
     trace = traced(tmp_path, recorded())
     (function,) = [f for f in trace.functions if f.name == "f"]
     (one,) = function.compiles
@@ -146,13 +146,13 @@ def assert_told(trace: Trace, problem: str) -> None:
     ],
     ids=["calls", "all events"],
 )
-def test_where_a_name_is_gone_the_trace_says_what_it_cannot_tell(
+def test_a_trace_reports_what_a_missing_name_makes_unknown(
     tmp_path: Path, change: str, problem: str
 ) -> None:
     assert_told(traced(tmp_path, recorded(change)), problem)
 
 
-def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_events: Trace) -> None:
+def test_seconds_of_an_unreported_stage_are_null_not_zero(without_trace_events: Trace) -> None:
     assert_told(without_trace_events, "reported nothing about tracing")
     (function,) = [f for f in without_trace_events.functions if f.name == "f"]
     (one,) = function.compiles
@@ -165,12 +165,12 @@ def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_eve
     [
         ("firstlight.trace.record.program_contents.LOWERING", ("gone", ""), "the equations and"),
         ("firstlight.trace.record.program_contents.COMPILING", ("gone", ""), "the size and call"),
-        ("jax._src.array.ArrayImpl._value", None, "the first result is not known"),
-        ("jax._src.xla_bridge._init_backend", None, "this JAX starts them in an unknown way"),
+        ("jax._src.array.ArrayImpl._value", None, "and so is the first result"),
+        ("jax._src.xla_bridge._init_backend", None, "how this JAX starts them is unknown"),
     ],
     ids=["lowering", "compiling", "waits", "backends"],
 )
-def test_where_a_name_is_gone_a_recording_says_what_it_cannot_tell(
+def test_a_recording_reports_what_a_missing_name_makes_unknown(
     name: str, value: object, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import jax
@@ -190,11 +190,11 @@ def test_a_stage_ends_in_the_frame_in_which_it_began() -> None:
         jax.jit(lambda x: x * 3 + 1)(2.0)
         hooks = session._SHARED._hooks
     assert recorded.compile_count == 1
-    # Else stages that are broken off would not be known, and hide what is read after them.
+    # Otherwise aborted stages could not be recognised, and would hide later reads.
     assert hooks is not None and hooks._frames_stay
 
 
-def test_a_compile_that_the_compiler_refuses_is_no_lack_of_this_jax() -> None:
+def test_a_failed_compile_is_not_reported_as_a_problem_of_jax() -> None:
     import jax
 
     with recording() as t, pytest.raises(Exception, match="xla_no_such_option"):

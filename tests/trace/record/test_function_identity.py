@@ -1,4 +1,4 @@
-"""Which function is compiled, and whether it is the same one: told of real programs."""
+"""Which function is compiled, and whether it is the same one, in real programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ import functools, threading
 import jax, jax.numpy as jnp, numpy as np
 x = np.ones(3, np.float32)
 """
-#: Programs in which nothing is compiled twice, though it may look so.
+#: Programs that compile nothing twice, though they may appear to.
 CLEAN = {
     "two_of_a_factory": """
 def power(n):
@@ -127,7 +127,7 @@ scaled(np.float32(1))
 jax.vmap(scaled)(x)
 """,
 }
-#: The same function made again and again: what must not be taken for another one.
+#: The same function created repeatedly: it must count as one.
 SICK = {
     "lambda_twice": """
 for mass in (1.0, 2.0):
@@ -257,7 +257,7 @@ def findings_of(program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("program", sorted(CLEAN))
-def test_functions_that_are_made_of_other_code_are_not_the_same(program: str) -> None:
+def test_functions_with_different_code_are_different(program: str) -> None:
     functions = functions_of(program)
     assert sum(f.recompiles for f in functions) == 0
     assert sum(c.compiled for f in functions for c in f.compiles) >= 2
@@ -265,7 +265,7 @@ def test_functions_that_are_made_of_other_code_are_not_the_same(program: str) ->
 
 
 @pytest.mark.parametrize(("program", "objects"), [*zip(sorted(SICK), (3, 3, 2, 3), strict=True)])
-def test_a_function_that_is_made_again_and_again_is_one(program: str, objects: int) -> None:
+def test_a_function_created_repeatedly_is_one(program: str, objects: int) -> None:
     (function,) = functions_of(program)
     reasons = [c.recompile_reason for c in function.compiles]
     assert reasons == [None] + ["new function object"] * (objects - 1)
@@ -277,11 +277,11 @@ def test_a_function_that_is_made_again_and_again_is_one(program: str, objects: i
     assert f"{objects} different ones were called at {program}.py:" in found.remedy
 
 
-def test_programs_compiled_by_hand_are_those_of_their_own_calls() -> None:
+def test_programs_compiled_by_hand_belong_to_their_own_calls() -> None:
     (function,) = functions_of("lowered_by_hand")
     told = [(c.signature.static["n"], c.equations) for c in function.compiles if c.signature]
     assert len(told) == 5
-    # The oracle: how many operations the function has for so many turns (transpose, product, sine).
+    # The oracle: the number of operations for n iterations (transpose, product, sine).
     assert [(int(n), e) for n, e in told if e] == [(1, 3), (30, 90), (2, 6), (20, 60)]
     again = [c for c in function.compiles if "compiler" in (why_again(c) or "")]
     assert [c.recompile_reason for c in again] == ["context"]
@@ -289,7 +289,7 @@ def test_programs_compiled_by_hand_are_those_of_their_own_calls() -> None:
     assert all(c.compiled for c in function.compiles)
 
 
-def test_stages_of_a_thread_are_those_of_its_own_calls() -> None:
+def test_stages_of_a_thread_belong_to_its_own_calls() -> None:
     functions = {f.name: f for f in functions_of("threads")}
     assert sorted(functions) == sorted(f"fun{i}" for i in range(12))
     for i in range(12):
@@ -299,7 +299,7 @@ def test_stages_of_a_thread_are_those_of_its_own_calls() -> None:
         assert None not in one.stage_seconds.values()
 
 
-def test_a_function_is_not_taken_for_another_one_of_its_name() -> None:
+def test_functions_of_the_same_name_are_not_confused() -> None:
     functions = {f.name: f for f in functions_of("same_name")}
     assert len(functions["other.<locals>.same"].compiles) == 1
     assert functions["same"].place is not None
@@ -310,7 +310,7 @@ def test_a_function_is_not_taken_for_another_one_of_its_name() -> None:
     assert "unexplained-recompiles" not in findings_of("same_name")
 
 
-def test_backward_passes_are_those_of_their_calls() -> None:
+def test_backward_passes_belong_to_their_calls() -> None:
     (norm,) = functions_of("gradient_of_two_shapes")
     assert [
         (c.signature.context["transformation"], c.signature.arguments[0].shape, c.recompile_reason)
@@ -325,7 +325,7 @@ def test_backward_passes_are_those_of_their_calls() -> None:
 
 
 @pytest.mark.parametrize(("program", "name"), [("pmap", "<lambda>"), ("callable", "Layer")])
-def test_functions_behind_what_jax_makes_of_them_are_the_users(program: str, name: str) -> None:
+def test_the_function_inside_pmap_or_a_callable_is_the_users(program: str, name: str) -> None:
     function = functions_of(program)[0]
     assert function.name == name
     assert [c.recompile_reason for c in function.compiles] == [None, "shape", "shape"]
@@ -334,13 +334,13 @@ def test_functions_behind_what_jax_makes_of_them_are_the_users(program: str, nam
     assert "shape-recompiles" in findings_of(program)
 
 
-def test_static_arguments_of_pmap_are_among_what_is_compared() -> None:
+def test_static_arguments_of_pmap_are_compared() -> None:
     _, scaled = functions_of("pmap")
     assert [c.recompile_reason for c in scaled.compiles] == [None, "static value"]
     assert str(why_again(scaled.compiles[1])).endswith(": 2 → 3")
 
 
-def test_the_function_behind_filter_jit_is_the_users() -> None:
+def test_the_function_inside_filter_jit_is_the_users() -> None:
     def loss(x: float) -> float:
         return x
 
@@ -403,7 +403,7 @@ print(sorted(told))
 """
 
 
-def test_no_code_of_the_program_runs_that_would_not_run_without_us(tmp_path: Path) -> None:
+def test_tracing_runs_no_additional_code_of_the_program(tmp_path: Path) -> None:
     path = tmp_path / "loud.py"
     path.write_text(LOUD)
     plain = run([sys.executable, "-c", DRIVER, str(path)], None)
@@ -417,7 +417,7 @@ def test_no_code_of_the_program_runs_that_would_not_run_without_us(tmp_path: Pat
 
 
 class Equal:
-    """Compared by its values; its own text is not asked for."""
+    """Compared by its values; its repr must not run."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -436,7 +436,7 @@ class Config:
     inner: Any = None
 
 
-def test_values_are_written_without_asking_them() -> None:
+def test_values_are_shown_without_running_their_code() -> None:
     assert text_of(Config(3, "relu", Config(4, None))) == (
         "Config(n=3, activation='relu', inner=Config(n=4, activation=None, inner=None))"
     )
@@ -473,7 +473,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_function_of_the_main_module_is_the_same_in_a_process_that_is_spawned(
+def test_a_function_of_the_main_module_is_the_same_in_a_spawned_process(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "spawned.py"

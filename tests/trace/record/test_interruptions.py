@@ -1,4 +1,4 @@
-"""Signals, forks, full disks and long runs, wherever the recorder is when they come."""
+"""Signals, forks, full disks and long runs, at any moment of the recorder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Write = Callable[[str, str], Path]
 
 
 class LateError(Exception):
-    """What the program raises when its time is over."""
+    """Raised by the program at its time limit."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def time_limit() -> Iterator[None]:
 
 
 def output_of(program: Path, **environment: str) -> str:
-    """Run a program in its folder; its warnings (of forks) are not looked at."""
+    """Run a program in its folder; its warnings (about forks) are ignored."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", program],
         env={**os.environ, **environment},
@@ -67,19 +67,19 @@ def traced(folder: Path, program: Path) -> Trace:
 
 
 @pytest.mark.usefixtures("time_limit")
-def test_what_a_handler_raises_while_we_write_reaches_the_program_without_us() -> None:
+def test_an_error_of_a_signal_handler_during_a_write_reaches_the_program_without_us() -> None:
     def interrupted(_: dict[str, Any]) -> None:
         signal.raise_signal(signal.SIGUSR1)
 
     recorder = Recorder(interrupted)
     with pytest.raises(LateError) as caught:
         recorder.safely(recorder.event)("stage")
-    here = "test_what_a_handler_raises_while_we_write_reaches_the_program_without_us"
+    here = "test_an_error_of_a_signal_handler_during_a_write_reaches_the_program_without_us"
     assert [entry.name for entry in caught.traceback] == [here, "interrupted", "late"]
     assert not recorder.problems
 
 
-def test_our_own_errors_do_not_though_a_frame_is_among_the_arguments() -> None:
+def test_our_own_errors_stay_here_even_with_a_frame_among_the_arguments() -> None:
     def broken(event: dict[str, Any], frame: FrameType) -> None:
         raise LateError
 
@@ -88,7 +88,7 @@ def test_our_own_errors_do_not_though_a_frame_is_among_the_arguments() -> None:
     assert recorder.problems == {"stage: LateError: "}
 
 
-def test_handlers_are_known_however_they_take_their_arguments() -> None:
+def test_signal_handlers_are_recognised_with_any_signature() -> None:
     class Limit:
         def reached(self, number: int, frame: FrameType | None) -> None:
             raise LateError
@@ -102,9 +102,7 @@ def test_handlers_are_known_however_they_take_their_arguments() -> None:
         assert is_of_program(caught.value)
 
 
-def test_a_stage_that_was_broken_off_does_not_hide_all_results_after_it(
-    tmp_path: Path, write: Write
-) -> None:
+def test_an_aborted_stage_does_not_hide_later_results(tmp_path: Path, write: Write) -> None:
     program = write(
         "program.py",
         """
@@ -135,15 +133,15 @@ def test_a_handler_that_compiles_while_a_stage_ends_loses_nothing(
         "program.py",
         """
         import signal, jax, numpy as np
-        compiled = []  # as JAX tells it, which may find what a handler has just compiled
+        compiled = []  # as JAX counts, which may reuse what a handler has just compiled
         jax.monitoring.register_event_duration_secs_listener(
             lambda event, seconds, **_: compiled.append(event))
         def compile_one():
             jax.jit(lambda x: x + 1)(np.float32(1))
         def alarm(*_):
             compile_one()
-            signal.setitimer(signal.ITIMER_REAL, 0.05)  # once: a slow machine is not overrun
-        compile_one()  # JAX imports something then, and does not stand a second compile meanwhile
+            signal.setitimer(signal.ITIMER_REAL, 0.05)  # once, so as not to overload a slow machine
+        compile_one()  # JAX imports modules here, and a second compile during that fails
         signal.signal(signal.SIGALRM, alarm)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         for _ in range(25):
@@ -239,7 +237,7 @@ def test_after_half_a_line_the_next_one_is_whole_again(tmp_path: Path, write: Wr
     ]
 
 
-def test_no_number_of_compiles_holds_where_some_may_be_missing() -> None:
+def test_limits_on_compiles_are_exceeded_if_some_may_be_missing() -> None:
     why = "3 events could not be written"
     trace = samples.trace(processes=(samples.process(incomplete=why),))
     (excess,) = exceeded(trace, Limits(max_compiles=100))
@@ -267,7 +265,7 @@ def test_events_that_could_not_be_written_are_counted_at_the_end(tmp_path: Path)
 # --- long runs ------------------------------------------------------------------------------------
 
 
-def test_comparing_takes_as_long_for_each_recompile_however_many_there_are(
+def test_the_work_per_recompile_does_not_grow_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = 0
@@ -285,13 +283,13 @@ def test_comparing_takes_as_long_for_each_recompile_however_many_there_are(
     assert compared <= 500 * recompiles._MAX_COMPARED
 
 
-def test_a_signature_from_long_ago_is_known_again() -> None:
+def test_an_early_signature_is_recognised_after_many_others() -> None:
     compiles = [samples.again(float(n), (n, 4)) for n in range(200)]
     told = recompiles.with_reasons([*compiles, samples.again(200.0, (0, 4))])
     assert told[-1].recompile_reason == "unknown"
 
 
-def test_what_is_lost_is_told_with_the_next_line_for_the_process_may_have_no_end() -> None:
+def test_lost_events_are_reported_with_the_next_line_since_the_process_may_have_no_end() -> None:
     events: list[dict[str, Any]] = []
     full = [True]
 
@@ -310,7 +308,7 @@ def test_what_is_lost_is_told_with_the_next_line_for_the_process_may_have_no_end
     assert "No space left on device" in events[1]["missing"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_once_and_the_program_runs_untraced(
+def test_a_folder_that_cannot_be_written_is_reported_once_and_the_program_runs_untraced(
     tmp_path: Path, write: Write
 ) -> None:
     program = write(
@@ -324,7 +322,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_once_and_the_program_runs_un
     )
     done = subprocess.run(
         [sys.executable, program],
-        # A file is no folder, whoever asks: root may write anywhere else.
+        # A file in place of the folder fails even for root, who may write anywhere else.
         env={**os.environ, "FIRSTLIGHT_TRACE": str(program / "logs")},
         capture_output=True,
         text=True,
@@ -338,8 +336,8 @@ def test_a_folder_that_cannot_be_written_to_is_said_once_and_the_program_runs_un
     )
 
 
-def test_a_disk_that_is_full_is_not_taken_for_a_program_without_jax(tmp_path: Path) -> None:
-    """Of the log there is the begin only, cut within a line."""
+def test_a_full_disk_is_not_mistaken_for_a_program_without_jax(tmp_path: Path) -> None:
+    """The log has only its start, cut within a line."""
     folder = tmp_path / "logs"
     recorder = Recorder(LogFile(str(folder)).write)
     recorder.begin(None, whole=True)

@@ -1,4 +1,4 @@
-"""How often a line of the program ran, read from the equations that came of it."""
+"""How often a line of the program ran, from the equations that it made."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def turned(turns: int, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 9])
-def test_a_line_under_a_rule_of_many_equations_ran_as_often_as_it_did(turns: int) -> None:
-    # Of a function under jit the gradient is made from its program: of the rule's own lines, which
-    # are run then, nothing is left but the line that called it.
+def test_repeats_of_a_line_under_a_rule_of_many_equations_are_counted(turns: int) -> None:
+    # JAX makes the gradient of a jitted function from its program: of the rule's lines, which run
+    # then, only the line that called the rule is left.
     gradient = jax.grad(jax.jit(functools.partial(turned, turns)))
     equations = list(program_contents._equations(jax.make_jaxpr(gradient)(1.0), set(), {}, []))
     ran = {(file, line): (n, ran) for file, line, n, ran in program_contents._by_line(equations)}

@@ -1,4 +1,4 @@
-"""The log is complete and the program unharmed, whatever the program does to its own process."""
+"""The log is complete and the program undisturbed, whatever it does to its own process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[str, str], Path]
 
 
 def traced(folder: Path, *program: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a program with the variable alone, its logs in `folder`/logs."""
+    """Run a program with only the variable set, its logs in `folder`/logs."""
     return subprocess.run(
         [sys.executable, *program],
         cwd=folder,
@@ -51,8 +51,8 @@ MODEL = """
 """
 
 
-def test_what_a_module_compiles_while_it_is_imported_is_heard(tmp_path: Path, write: Write) -> None:
-    """Also if it is its import that loads JAX; and it is no time of importing."""
+def test_compiles_during_an_import_are_recorded(tmp_path: Path, write: Write) -> None:
+    """Even if that import loads JAX; the time is not counted as importing."""
     write("model.py", MODEL)
     write(
         "program.py",
@@ -66,11 +66,11 @@ def test_what_a_module_compiles_while_it_is_imported_is_heard(tmp_path: Path, wr
     assert Path(process.first_result_site.file).name == "model.py"
     (model,) = [p for p in process.imports if p.name == "model"]
     compiling = sum(f.seconds for f in trace.functions if f.name == "f")
-    # All of JAX is within it, and all of what it compiled; neither is its own.
+    # It contains JAX's import and its compiles; neither is its own time.
     assert model.seconds < compiling and model.beyond_jax_seconds < compiling
 
 
-def test_a_recording_hears_it_too(tmp_path: Path, write: Write) -> None:
+def test_a_recording_has_compiles_during_an_import_too(tmp_path: Path, write: Write) -> None:
     write("model.py", MODEL)
     code = (
         "import firstlight.trace\n"
@@ -87,7 +87,7 @@ def test_a_recording_hears_it_too(tmp_path: Path, write: Write) -> None:
 def test_a_program_that_closes_all_descriptors_gets_nothing_of_ours_into_its_files(
     tmp_path: Path, write: Write
 ) -> None:
-    """It also gets the same descriptors as without us."""
+    """It gets the same descriptors as alone."""
     write(
         "program.py",
         """
@@ -237,7 +237,7 @@ FORKS = """
     tuple(map(int, version("jax").split(".")[:2])) < (0, 10),
     reason="with this JAX a fork may hang, traced or not",
 )
-def test_a_fork_tells_of_itself_only_and_is_seen_to_end(tmp_path: Path, write: Write) -> None:
+def test_a_fork_records_only_itself_and_has_an_end(tmp_path: Path, write: Write) -> None:
     write("program.py", FORKS)
     done = traced(tmp_path, "program.py")
     parent, worker, plain = map(int, done.stdout.split())
@@ -253,7 +253,7 @@ def test_a_fork_tells_of_itself_only_and_is_seen_to_end(tmp_path: Path, write: W
     assert not [p for process in trace.processes for p in process.problems]
 
 
-def test_a_trace_that_was_made_deaf_says_so_and_hears_again(tmp_path: Path, write: Write) -> None:
+def test_removed_listeners_are_reported_and_restored(tmp_path: Path, write: Write) -> None:
     write(
         "program.py",
         """
@@ -268,8 +268,8 @@ def test_a_trace_that_was_made_deaf_says_so_and_hears_again(tmp_path: Path, writ
     traced(tmp_path, "program.py")
     trace = load(tmp_path / "logs")
     (process,) = trace.processes
-    assert any("took away the listeners" in problem for problem in process.problems)
-    # Where JAX forgets the listeners of begins too, the first is lost.
+    assert any("removed the listeners" in problem for problem in process.problems)
+    # If JAX also forgets the listeners of begins, the first is lost.
     assert trace.compile_count in (1, 2) and trace.time_to_first_result_seconds is not None
     assert process.unfinished is None
 

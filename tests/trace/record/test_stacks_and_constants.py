@@ -1,4 +1,4 @@
-"""Where a compile came from, line by line; and what large arrays a program took from where."""
+"""The stack of a compile, and where the large constants of a program come from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = """\
 import jax, jax.numpy as jnp, numpy as np
 
 TABLE = np.ones((600, 600), np.float32)
-DOUBLE = np.ones((450, 450))  # JAX makes a copy of it, in single precision
+DOUBLE = np.ones((450, 450))  # JAX copies it, in single precision
 HELD = {"weights": np.ones((400, 400), np.float32)}
 
 class Model:
@@ -76,7 +76,7 @@ def step_of(trace: Trace) -> Compile:
     return step.compiles[0]
 
 
-def test_arrays_from_outside_are_named_as_the_function_knows_them() -> None:
+def test_captured_arrays_have_their_names_in_the_function() -> None:
     found = {one.name: one for one in step_of(load(logs())).constants}
     expected = {
         "TABLE": ("global", (600, 600), "jnp.sin(TABLE)"),
@@ -94,7 +94,7 @@ def test_arrays_from_outside_are_named_as_the_function_knows_them() -> None:
         assert one.place and one.place.line == line_of(line)
 
 
-def test_a_finding_of_constants_names_them_and_tells_what_to_pass() -> None:
+def test_a_finding_names_the_constants_and_what_to_pass() -> None:
     table = Constant(
         "TABLE", "global", "float32", (600, 600), 1_440_000, SourceLine(samples.TRAIN, 6)
     )
@@ -133,11 +133,11 @@ def test_a_file_that_was_changed_since_is_not_shown(tmp_path: Path) -> None:
         return SourceLines(samples.trace(processes=(process,))).of(SourceLine(str(file), line))
 
     assert at(2000.0, 5) == "return 1"
-    assert at(2000.0, 1) == "def f():"  # a function begins with what decorates it
+    assert at(2000.0, 1) == "def f():"  # a function begins with its decorators
     assert at(500.0, 5) == at(None, 5) == at(2000.0, 99) == ""
 
 
-def test_nothing_of_the_source_or_of_paths_is_left_in_a_redacted_log(tmp_path: Path) -> None:
+def test_a_redacted_log_contains_no_source_and_no_path(tmp_path: Path) -> None:
     redact_copy(logs(), tmp_path)
     page = render(load(tmp_path))
     assert "float(step(2.0))" not in page

@@ -1,4 +1,4 @@
-"""What differs in static values is named, by the user's names, with a cure that fits the object."""
+"""Differences in static values have the user's names, and a remedy that fits the object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Transformation(NamedTuple):
 
 
 class Optimiser(Transformation):
-    """As GradientTransformationExtraArgs of optax: its fields are those of its parent."""
+    """Like optax.GradientTransformationExtraArgs: it inherits its fields."""
 
 
 def make_optimiser(rate: float) -> Optimiser:
@@ -42,7 +42,7 @@ def make_optimiser(rate: float) -> Optimiser:
 
 @dataclass(frozen=True)
 class Network:
-    """As a module of flax: two are equal if their fields are."""
+    """Like a module of flax: equal if the fields are equal."""
 
     width: int
 
@@ -73,7 +73,7 @@ def details(t: Recording) -> list[str | None]:
 
 
 def again(make: Callable[[int], Any]) -> Recording:
-    """A function that is called with a static argument which is made anew three times."""
+    """A function called three times, each with a new static argument."""
     step = jax.jit(lambda x, given: x + 1, static_argnums=1)
     with firstlight.trace.recording() as t:
         for number in range(3):
@@ -94,7 +94,7 @@ def test_fields_of_a_class_derived_from_a_named_tuple_are_named() -> None:
         "is compiled again twice: given.init, given.update are new objects each time, of the same "
         "code."
     )
-    assert "JAX knows given.init, given.update by identity" in found.remedy
+    assert "JAX compares given.init, given.update by identity" in found.remedy
     assert "dataclass" not in found.remedy
 
 
@@ -111,7 +111,7 @@ def test_fields_of_a_class_derived_from_a_named_tuple_are_named() -> None:
         (lambda n: Plain(), "another object of the same class", "@dataclass(frozen=True)"),
     ],
 )
-def test_the_cure_fits_what_is_equal_to_nothing_but_itself(
+def test_the_remedy_fits_the_kind_of_object_that_equals_only_itself(
     make: Callable[[int], Any], words: str, cure: str
 ) -> None:
     t = again(make)
@@ -122,10 +122,10 @@ def test_the_cure_fits_what_is_equal_to_nothing_but_itself(
 
 
 class Plain:
-    """Neither equal to another one, nor of a package."""
+    """Equal only to itself, and not from a package."""
 
 
-def test_the_static_part_of_a_pytree_is_told_by_its_fields() -> None:
+def test_the_static_part_of_a_pytree_is_shown_by_its_fields() -> None:
     step = jax.jit(lambda state: state.apply(state.weights))
     with firstlight.trace.recording() as t:
         for width in (2, 2, 3):
@@ -134,8 +134,8 @@ def test_the_static_part_of_a_pytree_is_told_by_its_fields() -> None:
     assert details(t) == [told, f"{told}; state.tx.width: 2 → 3"]
 
 
-def test_an_object_that_is_the_same_is_no_difference() -> None:
-    """A bound method is made anew whenever it is asked for, and is equal to the one before."""
+def test_the_same_object_is_not_a_difference() -> None:
+    """Every access makes another bound method, equal to the one before."""
     step = jax.jit(lambda x, f, tx: x, static_argnums=(1, 2))
     network, optimiser = Network(2), make_optimiser(0.1)
     with firstlight.trace.recording() as t:
@@ -144,8 +144,8 @@ def test_an_object_that_is_the_same_is_no_difference() -> None:
     assert details(t) == ["x: f32[3] → f32[2]"]
 
 
-def test_a_number_is_spoken_of_only_where_one_differs() -> None:
-    """A module has numbers in it, whatever of it differs."""
+def test_the_remedy_for_numbers_is_given_only_if_a_number_differs() -> None:
+    """A module has numbers in it, even if something else differs."""
     step = jax.jit(lambda state: state.weights)
     with firstlight.trace.recording() as t:
         for name in ("relu", "tanh", "gelu"):
@@ -153,7 +153,7 @@ def test_a_number_is_spoken_of_only_where_one_differs() -> None:
     found = finding_of(t)
     assert "for other values of static arguments: state.apply: 'relu' → 'tanh'" in found.title
     assert "static_argnames" not in found.remedy
-    assert "Each value of state.apply makes a program of its own" in found.remedy
+    assert "Each value of state.apply makes its own program" in found.remedy
 
 
 # --- functions that are given, and make other programs with good reason ---------------------------
@@ -165,7 +165,7 @@ class Kernel:
 
 
 def test_a_function_that_is_given_two_models_is_compiled_for_each_and_not_again() -> None:
-    """As NumPyro's loop is: the function that it runs closes over the kernel of the model."""
+    """Like NumPyro's loop: the function that it runs closes over the kernel of the model."""
 
     def body_of(kernel: Kernel) -> Callable[..., Any]:
         return lambda x: kernel.model(x) + 1
@@ -189,7 +189,7 @@ def cosine(x: Any) -> Any:
     return -x
 
 
-def test_of_three_kernels_each_made_for_a_call_the_function_is_made_anew() -> None:
+def test_three_kernels_created_for_three_calls_are_one_recreated_function() -> None:
     t = again(lambda n: partial(run, Kernel(sine)))
     assert t.recompiles == 2
 
@@ -222,7 +222,7 @@ def call(fun, *args, **kwargs):
 
 
 def test_arguments_under_filter_jit_have_the_names_of_the_user() -> None:
-    """In as few lines as do what equinox does with a call."""
+    """A minimal equinox.filter_jit."""
     module: dict[str, Any] = {}
     exec(compile(FILTER_JIT, "/v/site-packages/equinox/_jit.py", "exec"), module)
 
@@ -281,7 +281,7 @@ class NodeStates:
 
 
 def test_arrays_of_a_module_of_nnx_have_the_names_of_its_attributes() -> None:
-    """nnx.jit gives its graph, and all arrays of it in one list."""
+    """nnx.jit passes the graph, and all its arrays in one list."""
 
     def split(rate: float) -> NodeStates:
         nodes = (NodeDef(2), NodeDef(2), VariableDef("Param"), VariableDef("Param"))

@@ -1,4 +1,4 @@
-"""torch.compile in a trace: regions, graph breaks, recompiles; against what torch itself counts."""
+"""torch.compile in a trace: regions, graph breaks, recompiles, compared with torch's own counts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ shaped(torch.ones(5), "another")
 for n in (3, 4, 5, 6, 7, 8):
     limited(torch.ones(n))
 """
-#: The same with every remedy that the findings name, and what is no disease.
+#: The same program with the remedies of all findings, and a recompile that is not a disease.
 CURED = """\
 import torch
 
@@ -103,7 +103,7 @@ for n in (3, 4, 5):
     torch._dynamo.mark_dynamic(x, 0)
     shaped(x)
 with torch.no_grad():
-    after(torch.ones(3))  # once for training, once without gradients: as it should be
+    after(torch.ones(3))  # with gradients and without: both are needed
 """
 
 
@@ -140,7 +140,7 @@ def start(folder: Path, traced: bool) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """With and without us, at the same time."""
+    """Traced and untraced, at the same time."""
     folder = tmp_path_factory.mktemp("torch")
     started = {name: start(folder / name, name == "traced") for name in ("traced", "untraced")}
     done = {}
@@ -176,7 +176,7 @@ def test_every_region_and_every_break_is_there_as_torch_counts_them(ran: Ran) ->
     assert len(told) == len(ran.regions_of("sick")) + len(ran.regions_of("cured"))
 
 
-def test_a_break_is_told_with_the_line_the_reason_and_a_remedy(ran: Ran) -> None:
+def test_a_graph_break_is_reported_with_line_reason_and_remedy(ran: Ran) -> None:
     one = found(ran, "torch-graph-breaks", "noisy")
     assert one.location == f"{ran.folder.parent / 'sick.py'}:{line_of('the break')}"
     assert "builtin" in one.title and "print" in one.remedy
@@ -184,7 +184,7 @@ def test_a_break_is_told_with_the_line_the_reason_and_a_remedy(ran: Ran) -> None
     assert one.seconds >= sum(r.own_seconds for r in rest) > 0
 
 
-def test_a_function_that_torch_gives_up_on_is_told(ran: Ran) -> None:
+def test_a_function_that_torch_gives_up_on_is_reported(ran: Ran) -> None:
     one = found(ran, "torch-graph-breaks", "loop")
     assert one.location and one.location.endswith(f"sick.py:{line_of('the loop')}")
     assert one.evidence["skipped"] == ["loop"] and one.seconds > 0
@@ -210,19 +210,19 @@ def test_the_rest_after_a_break_is_compiled_again_with_its_function(ran: Ran) ->
     assert one.seconds == pytest.approx(sum(r.own_seconds for r in again))
 
 
-def test_the_limit_of_recompiles_is_told_with_its_function(ran: Ran) -> None:
+def test_the_recompile_limit_is_reported_with_its_function(ran: Ran) -> None:
     one = found(ran, "torch-recompiles", "limited")
     assert one.evidence["recompiles"] == 3 and one.evidence["limit_reached"] is True
 
 
-def test_the_cured_program_has_no_finding(ran: Ran) -> None:
+def test_the_cured_program_has_no_findings(ran: Ran) -> None:
     assert all("sick.py" in (finding.location or "") for finding in ran.trace.findings)
     cured = ran.regions_of("cured")
     assert {one.name for one in cured} == {"before", "after", "shaped"}
     assert any(one.recompile_kind == "global state" for one in cured)
 
 
-def test_the_program_says_what_it_says_without_us(both: dict[str, Ran]) -> None:
+def test_the_program_prints_the_same_without_us(both: dict[str, Ran]) -> None:
     def without_times(text: str) -> str:
         return re.sub(r"(?m)^W\d+ [\d:.]+ \d+ ", "", text)
 
@@ -258,7 +258,7 @@ def test_page_and_summary_show_the_regions(ran: Ran, capsys: pytest.CaptureFixtu
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, **names: Any) -> tuple[list[Any], ModuleType, Any]:
-    """Hooks on a torch that has these names only."""
+    """Hooks on a torch that has only these names."""
     utils = ModuleType("torch._dynamo.utils")
     vars(utils).update(names)
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
@@ -270,7 +270,7 @@ def problems(events: list[Any]) -> str:
     return "\n".join(p for e in events if e["event"] == "problem" for p in e["problems"])
 
 
-def test_what_a_torch_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_names_of_torch_are_reported_as_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     events, _, _ = attached(monkeypatch)
     assert "what torch.compile compiles" in problems(events)
     events, utils, _ = attached(monkeypatch, log_compilation_event=lambda metrics: None)
@@ -281,14 +281,14 @@ def test_what_a_torch_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert (region["name"], region["seconds"], region["breaks"]) == ("f", 0.0, [])
 
 
-def test_a_torch_that_compiles_in_silence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_reports_no_compiles_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"log_compilation_event": print, "get_compilation_metrics": lambda: [object()]}
     events, _, hooks = attached(monkeypatch, **told)
     hooks.check_heard()
     assert "reported none of them" in problems(events)
 
 
-def test_an_error_of_ours_stays_here_and_one_of_torch_is_its_own(
+def test_our_errors_are_caught_and_those_of_torch_are_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def original(metrics: Any) -> None:
@@ -300,8 +300,8 @@ def test_an_error_of_ours_stays_here_and_one_of_torch_is_its_own(
     assert "ValueError" in problems(events)
 
 
-def test_torch_alone_is_not_touched(tmp_path: Path) -> None:
-    """A package of that name that is imported and compiles nothing."""
+def test_importing_torch_alone_hooks_nothing(tmp_path: Path) -> None:
+    """A package named torch that compiles nothing."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '9.1'\ndef compile(): ...\n")
     (tmp_path / "main.py").write_text(
@@ -316,7 +316,7 @@ def test_torch_alone_is_not_touched(tmp_path: Path) -> None:
     assert load(out).processes[0].torch_version == "9.1"
 
 
-def test_a_region_of_another_version_is_read_as_far_as_it_goes() -> None:
+def test_a_region_of_another_version_may_lack_fields() -> None:
     trace = Trace((), (), (), None, 0, 0, ({"event": "torch_region"}, {"event": "torch_x"}))
     (one,) = regions(trace)
     assert isinstance(one, Region) and one.number is None and one.seconds == 0.0

@@ -56,8 +56,8 @@ def test_every_event_is_one_of_the_format(tmp_path: Path) -> None:
             assert event["s"] in ("g", "p", "t")
 
 
-def test_slices_of_a_lane_lie_within_or_beside_each_other(tmp_path: Path) -> None:
-    """Viewers draw nothing sensible where two of them cross."""
+def test_slices_of_a_lane_are_nested_or_disjoint(tmp_path: Path) -> None:
+    """Viewers cannot draw slices that cross."""
     log = whole_log()
     log.call(8, "inner").call(9, "outer")
     log.stage("trace", 8, 920, 940, "inner").stage("trace", 9, 910, 960, "outer")
@@ -73,12 +73,12 @@ def test_slices_of_a_lane_lie_within_or_beside_each_other(tmp_path: Path) -> Non
             open_until.append(end)
 
 
-def test_a_thread_has_lanes_of_its_own_for_itself_and_its_stages(tmp_path: Path) -> None:
+def test_a_thread_has_its_own_lanes_for_itself_and_its_stages(tmp_path: Path) -> None:
     log = Log().jax()
     compile_in(log, 1, 300, 700, POOL, thread_name="pool-0")
     told = exported(tmp_path, log.end(1000))
     lanes = slices(told)
-    # By the same number as its process, Perfetto knows the main thread; 0 would be merged with it.
+    # For Perfetto, the main thread has its process's number; 0 would be merged with it.
     assert {(e["pid"], e["tid"]) for e in lanes["main thread"]} == {(1000, 1000)}
     assert set(lanes) == {"main thread", "pool-0", "compiling (pool-0)"}
     (event,) = lanes["compiling (pool-0)"]
@@ -100,7 +100,7 @@ def test_a_recompile_says_why_and_the_first_result_is_marked(tmp_path: Path) -> 
     assert (mark["name"], mark["ts"]) == ("first result", pytest.approx(510_000))
 
 
-def test_processes_that_two_machines_gave_the_same_number_stay_apart(tmp_path: Path) -> None:
+def test_processes_of_two_machines_with_the_same_pid_stay_separate(tmp_path: Path) -> None:
     Log(pid=5).end(300).write(tmp_path / "logs").joinpath("5.jsonl").rename(
         tmp_path / "logs" / "a-5.jsonl"
     )

@@ -35,8 +35,8 @@ def test_functions_are_new_gone_slower_faster_or_the_same() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.01, 0.05), (10.0, 12.0)])
-def test_a_difference_that_is_noise_is_none(before: float, after: float) -> None:
-    """Five times of ten milliseconds, or a fifth of ten seconds: one run cannot tell."""
+def test_a_difference_within_the_noise_is_not_reported(before: float, after: float) -> None:
+    """Five times ten milliseconds, or a fifth of ten seconds: noise in a single run."""
     assert statuses([taking("f", before)], [taking("f", after)]) == {"f": "same"}
 
 
@@ -78,7 +78,7 @@ def test_the_worst_comes_first_and_totals_and_versions_are_there() -> None:
     assert found.findings == {"shapes": (1, 0)}
 
 
-def test_the_terminal_neutralises_what_steers_it() -> None:
+def test_control_characters_are_neutralised_on_the_terminal() -> None:
     odd = taking("f\x1b[31m", 1.0)
     text = io.StringIO()
     console = Console(file=text, width=120, highlight=False)
@@ -86,7 +86,7 @@ def test_the_terminal_neutralises_what_steers_it() -> None:
     assert "\x1b" not in text.getvalue() and "new" in text.getvalue()
 
 
-def test_programs_of_both_sides_are_held_against_each_other(tmp_path: Path) -> None:
+def test_the_programs_of_both_sides_are_compared(tmp_path: Path) -> None:
     from firstlight.trace.show.diff import _programs
 
     program = (

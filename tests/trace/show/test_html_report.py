@@ -30,7 +30,7 @@ NASTY = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
 
 
 class Reader(HTMLParser):
-    """Tags that are open and closed in their order, and all text."""
+    """Collects all text, and checks that tags are nested correctly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def what_if() -> WhatIf:
 def test_the_page_shows_the_verdict_first_and_everything_after() -> None:
     reader = read(render(samples.trace(), what_if()))
     text = reader.text
-    order = [text.index(words) for words in ("to gain from", "The whole run", "Press a heading")]
+    order = [text.index(words) for words in ("to improve", "The whole run", "Click a heading")]
     assert order == sorted(order)
     for words in (
         "1.10 s",
@@ -143,7 +143,7 @@ def test_the_page_asks_for_nothing_from_anywhere() -> None:
     assert policy and "default-src 'none'" in str(policy[0])
 
 
-def test_a_name_that_is_no_text_can_be_written() -> None:
+def test_a_name_that_is_not_valid_text_can_be_written() -> None:
     odd = samples.function("f\udcff", place=SourceLine("/tmp/\udcff.py", 1))
     assert render(samples.trace(odd)).encode("utf-8")
 
@@ -193,7 +193,7 @@ def test_a_diff_of_signatures_names_each_part_that_changed() -> None:
     assert list(differences(before, before)) == []
 
 
-def test_recompiles_that_are_alike_are_one_block_with_all_that_they_were_for() -> None:
+def test_similar_recompiles_are_one_block_with_all_their_shapes() -> None:
     """Eleven sizes at one line, and one other reason."""
     sizes = [samples.again(2.0 + n, (n, 4)) for n in range(9, 20)]
     other = replace(sizes[-1], begin_seconds=30.0, recompile_reason="dtype")
@@ -202,7 +202,7 @@ def test_recompiles_that_are_alike_are_one_block_with_all_that_they_were_for() -
     )
     assert [a.get("class") for t, a in reader.tags if t == "div"].count("pairing") == 2
     text = " ".join(reader.text.split())
-    assert "shape 11 times, took 6.05 s together, at 11.0 s, 12.0 s, 13.0 s and 8 more" in text
+    assert "shape 11 times, took 6.05 s in total, at 11.0 s, 12.0 s, 13.0 s and 8 more" in text
     assert "f32[9,4], f32[10,4], f32[11,4], f32[12,4], f32[13,4], f32[14,4] and 5 more" in text
     assert text.count("1 more argument is the same") == 2  # n, in both
 
@@ -267,7 +267,7 @@ def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
     assert seen["errors"] == []
     assert seen["width"] == width and seen["scrollWidth"] <= width
     assert seen["wider"] == []
-    assert width < 1280 or seen["clipped"] == 0  # all columns of the functions are to be seen
+    assert width < 1280 or seen["clipped"] == 0  # all columns of the functions are visible
     assert (seen["rows"], seen["found"], seen["none"]) == (4, ["step"], 0)
     numbers = [float(value) for value in seen["descending"]]
     assert numbers == sorted(numbers, reverse=True) and numbers[1] == pytest.approx(2.3)
@@ -276,7 +276,7 @@ def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
     assert seen["zoomed"] == pytest.approx(2.0, rel=0.02) and seen["back"] == pytest.approx(1.0)
 
 
-def test_an_attack_runs_nothing_in_a_browser(chromium: str, tmp_path: Path) -> None:
+def test_injected_markup_runs_nothing_in_a_browser(chromium: str, tmp_path: Path) -> None:
     attack = render(nasty()).replace("alert(1)", "console.error(1)")
     seen = witness(chromium, tmp_path, attack, 1280, WITNESS)
     assert seen["errors"] == [] and seen["wider"] == []

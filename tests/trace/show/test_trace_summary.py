@@ -1,4 +1,4 @@
-"""What the terminal shows of a trace."""
+"""The summary of a trace on the terminal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def shown(one: Trace) -> str:
     return " ".join(output.getvalue().split())
 
 
-def test_what_was_compiled_after_the_first_result_is_told_apart() -> None:
-    """Of step, two of three began after 1.75 s; each took 0.55 s."""
+def test_compiles_after_the_first_result_are_counted_separately() -> None:
+    """Two of three compiles of step began after 1.75 s; each took 0.55 s."""
     assert "(2 of them after the first result, in 1.10 s)" in shown(trace())
     assert "after the first result" not in shown(trace(function("step", compiled())))
 
 
-def test_in_the_table_a_function_and_its_line_stay_in_one_piece() -> None:
+def test_the_table_does_not_split_a_function_and_its_line() -> None:
     output = io.StringIO()
     nested = function("Trainer._unit.<locals>.of_arrays", line=122)
     print_trace(trace(nested), Console(file=output, width=100, highlight=False))
@@ -31,7 +31,7 @@ def test_in_the_table_a_function_and_its_line_stay_in_one_piece() -> None:
     assert " train.py:122 " in row
 
 
-def test_expensive_imports_are_told_by_package_as_far_as_the_first_result_waited_for_them() -> None:
+def test_imports_before_the_first_result_are_listed_by_package() -> None:
     packages = (
         ImportedPackage("jax", 0.6, 0.8, 300, 0.1),
         ImportedPackage("flax", 0.2, 0.2, 100, 0.2),
@@ -40,7 +40,7 @@ def test_expensive_imports_are_told_by_package_as_far_as_the_first_result_waited
         ImportedPackage("smaller", 0.005, 0.005, 1, 0.3),
     )
     text = shown(trace(processes=(process(imports=packages),)))
-    assert "package for itself: jax 600 ms, flax 200 ms, 2 others 20 ms." in text
+    assert "Imports by package: jax 600 ms, flax 200 ms, 2 others 20 ms." in text
     text = shown(trace(processes=(process(imports=packages, first_result_seconds=None),)))
     assert "jax 600 ms, flax 200 ms, plots 100 ms, 2 others 20 ms." in text
-    assert "package for itself" not in shown(trace(processes=(process(imports=packages[3:]),)))
+    assert "Imports by package" not in shown(trace(processes=(process(imports=packages[3:]),)))

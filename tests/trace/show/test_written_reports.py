@@ -1,4 +1,4 @@
-"""What --json and --html name is written to, whatever it is, and not replaced."""
+"""--json and --html write to what is there (a link, a pipe, a device) and do not replace it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from firstlight.records import write_text
 
 
-def test_of_a_link_the_file_that_it_points_to_is_written(tmp_path: Path) -> None:
+def test_writing_to_a_link_writes_its_target(tmp_path: Path) -> None:
     target, link = tmp_path / "real" / "a.json", tmp_path / "a.json"
     target.parent.mkdir()
     target.write_text("old")
@@ -33,7 +33,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device here")
-def test_a_device_that_is_full_says_so_and_stays(tmp_path: Path) -> None:
+def test_a_full_device_is_an_error_and_stays(tmp_path: Path) -> None:
     link = tmp_path / "full"
     link.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):
@@ -41,7 +41,7 @@ def test_a_device_that_is_full_says_so_and_stays(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_complete_or_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
 

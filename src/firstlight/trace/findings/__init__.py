@@ -1,7 +1,7 @@
-"""What costs time in a trace, and what to do about it: the verdict, worst first.
+"""Findings of a trace: what costs time and what to do about it, worst first.
 
-A family of findings is a function from a `Trace` to findings. None looks at what another found:
-two may speak of the same seconds, from two sides.
+A family of findings is a function from a `Trace` to findings. Families are independent: two may
+report the same seconds.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _FAMILIES = (
 
 
 def find(trace: Trace) -> tuple[Finding, ...]:
-    """All findings, most expensive first; those that stand apart are the last."""
+    """All findings, most expensive first; those marked `apart` come last."""
     found = [finding for family in _FAMILIES for finding in family(trace)]
     return tuple(sorted(found, key=lambda f: (f.apart, -f.seconds)))
 
 
 def load(folder: Path) -> Trace:
-    """The trace in a folder with its findings. TraceLogError: there is none, or a newer one."""
+    """The trace in a folder with its findings. TraceLogError: there is none, or it is newer."""
     trace = read_folder(folder)
     return replace(trace, findings=find(trace))

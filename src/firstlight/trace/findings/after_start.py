@@ -1,4 +1,4 @@
-"""After the first result: waits that need not be, and compiles in the middle of the work."""
+"""After the first result: unnecessary waits, and compiles in the middle of the run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from firstlight.trace.wording import readable, short, where_called, why_again
 
 
 def synchronisation(trace: Trace) -> Iterator[Finding]:
-    """Lines of the user that wait for a result again and again, and work only when it is there."""
+    """Lines of the user that wait for a result repeatedly, and leave the device idle in between."""
     for process in trace.processes:
         run = sum(process.phases_seconds.values())
         for wait in process.waits:
             idle, whole = _idle_seconds(process, wait), wait.last_seconds - wait.first_seconds
             least = max(thresholds.WAIT_SHARE * whole, thresholds.WAIT_SHARE_OF_RUN * run)
-            # A package knows what it reads it for (filter_jit looks for errors).
+            # Packages read results for a reason (filter_jit checks for errors).
             by_package = wait.site is not None and wait.site.package is not None
-            habit = wait.count >= thresholds.WAITS_AT_ONE_LINE and idle >= least
-            if habit and not by_package:
+            repeated = wait.count >= thresholds.WAITS_AT_ONE_LINE and idle >= least
+            if repeated and not by_package:
                 yield _wait_finding(wait, idle)
 
 
 def _idle_seconds(process: Process, wait: Wait) -> float:
-    """Of the program's own work between its waits, what the device could have computed under.
+    """The program's own work between the waits, during which the device could have computed.
 
-    No more than it was waited for: a wait that is the computation itself stays, wherever it is.
+    At most the time waited: the computation itself remains, wherever the wait is.
     """
     between = (
         min(span.end_seconds, wait.last_seconds) - max(span.begin_seconds, wait.first_seconds)
@@ -44,20 +44,19 @@ def _wait_finding(wait: Wait, idle: float) -> Finding:
     return Finding(
         kind="synchronisation",
         seconds=idle,
-        title=f"The program waits for a result at {short(place)}, {wait.count} times for more than "
-        f"{WORTH_ASKING_NS / 1e6:g} ms, and works on only then: meanwhile nothing is computed.",
+        title=f"The program waits for a result at {short(place)} {wait.count} times, for more than "
+        f"{WORTH_ASKING_NS / 1e6:g} ms each: nothing is computed while it works in between.",
         function=place.function if place else None,
         place=place,
         remedy=f"Do not read results in every step at {short(place)} (float, print, np.asarray, "
-        "block_until_ready): keep them as arrays and read them every hundredth step, or after the "
-        "loop all at once with jax.device_get. JAX then computes while the program prepares the "
-        "next step.",
+        "block_until_ready): read them every hundredth step, or all at once after the loop with "
+        "jax.device_get. JAX then computes while the program prepares the next step.",
         evidence={"waits": wait.count, "mean_seconds": mean, "waited_seconds": wait.seconds},
     )
 
 
 def late_stalls(trace: Trace) -> Iterator[Finding]:
-    """Functions that are compiled again when the work has long begun."""
+    """Functions that are compiled again long after the first result."""
     late = {id(one) for process in trace.processes for one in _late_in(trace, process)}
     for function in trace.functions:
         compiles = [] if function.library else [c for c in function.compiles if id(c) in late]
@@ -74,9 +73,9 @@ def late_stalls(trace: Trace) -> Iterator[Finding]:
             f"{why_again(first)}.",
             function=function.name,
             place=where_called(first) or function.place,
-            remedy="Call it with everything that will come (all shapes, dtypes, settings) once "
-            "before the work begins, or make the calls alike; `--forbid-compile-after` keeps it "
-            "so.",
+            remedy="Before the work begins, call it once for each combination of shapes, dtypes "
+            "and settings that will come, or make the calls alike. In CI, "
+            "`--forbid-compile-after` checks that.",
             evidence={
                 "at_seconds": [one.begin_seconds for one in compiles],
                 "results_before": [one.results_before for one in compiles],
@@ -86,14 +85,15 @@ def late_stalls(trace: Trace) -> Iterator[Finding]:
 
 
 def _late_in(trace: Trace, process: Process) -> Iterator[Compile]:
-    """Recompiles of a process long after its first result, and after any other compile."""
+    """Recompiles of a process long after its first result and after any other compile."""
     first = process.first_result_seconds
     if first is None:
         return
-    start = first - process.starts_at_seconds  # a recording within a run has none of its own
+    start = first - process.starts_at_seconds
     last_end, last_results = 0.0, 0
-    every = [c for f in trace.functions for c in f.compiles if c.process == process.number]
-    for one in sorted(every, key=lambda c: c.begin_seconds):
+    compiles = [c for f in trace.functions for c in f.compiles if c.process == process.number]
+    for one in sorted(compiles, key=lambda c: c.begin_seconds):
+        # Only a whole process has a start to compare with.
         late = process.whole and one.begin_seconds - first >= thresholds.LATE_SHARE * start
         late &= one.begin_seconds - last_end >= thresholds.QUIET_SHARE * start
         results = one.results_before or last_results

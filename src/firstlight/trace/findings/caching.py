@@ -1,4 +1,4 @@
-"""The persistent cache: off, on and useless, new, or not shared by processes that could."""
+"""The persistent cache: off, on but useless, new, or not shared between processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firstlight.trace.read.model import CacheStatus, Compile, Finding, Function,
 _Pair = tuple[Function, Compile]
 
 
-#: Of what was missed for a reason; the values that they name are those of `_missed`.
+#: Kind, title and remedy of a finding by the reason of its misses; `_missed` has their values.
 _KINDS = {
     MissReason.BELOW_THRESHOLD: "cache-below-threshold",
     MissReason.CALLBACKS: "cache-callbacks",
@@ -26,39 +26,39 @@ _KINDS = {
 _TITLES = {
     MissReason.BELOW_THRESHOLD: "The persistent cache keeps none of {programs}: each took less "
     "than {least} s to compile.",
-    MissReason.CALLBACKS: "{names} cannot be kept in the persistent cache: it calls back into "
+    MissReason.CALLBACKS: "The persistent cache cannot keep {names}, because of callbacks into "
     "Python.",
     MissReason.RANK: "{were} compiled by processes that write nothing to the cache: JAX lets only "
     "process 0 write.",
-    MissReason.OTHER_KEY: "The cache holds entries of {names}, and none fits{everything}.",
-    MissReason.NO_ENTRY: "{were} not in the persistent cache yet, and can be found there now.",
+    MissReason.OTHER_KEY: "The cache has entries for {names}, but none fits{everything}.",
+    MissReason.NO_ENTRY: "{were} not in the persistent cache yet; the next start can find them "
+    "there.",
 }
 _REMEDIES = {
     MissReason.BELOW_THRESHOLD: "Start the program with `firstlight exec`, which keeps everything, "
     "or set jax_persistent_cache_min_compile_time_secs to 0 "
     "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
-    MissReason.CALLBACKS: "Take jax.debug.print, pure_callback and io_callback out of it (return "
-    "the values and print them outside), or only have them in when you look for a fault: "
-    "`firstlight exec` then keeps it. JAX keeps such programs from 0.11 on.",
-    MissReason.RANK: "Run what a single process needs for itself (preparation, evaluation) in a "
-    "program without jax.distributed, where the cache works, or freeze it "
-    "(firstlight.warmstart.freeze).",
+    MissReason.CALLBACKS: "Remove jax.debug.print, pure_callback and io_callback (return the "
+    "values and print them outside), or use them only while debugging: `firstlight exec` then "
+    "keeps it. From 0.11 on, JAX keeps such programs.",
+    MissReason.RANK: "Run what only one process needs (preparation, evaluation) in a program "
+    "without jax.distributed, where the cache works, or freeze it (firstlight.warmstart.freeze).",
     MissReason.OTHER_KEY: "{path}version of JAX, XLA_FLAGS, the kind of device, or the program "
     "itself changed; under `firstlight exec`, `firstlight cache explain FUNCTION` says which.",
-    MissReason.NO_ENTRY: "The next start does not pay this. Where every start is a first one "
-    "(containers, CI), write a manifest once (`firstlight warm record`) and fill the cache from it "
-    "while the image is built (`firstlight warm build`).",
+    MissReason.NO_ENTRY: "The next start does not pay this. If every start is a first one "
+    "(containers, CI), write a manifest once (`firstlight warm record`), and fill the cache from "
+    "it when you build the image (`firstlight warm build`).",
 }
 _MOVED = (
     "The path of the folder is part of the key: if the cache was moved, copied or mounted "
-    "elsewhere, use `firstlight exec`, whose keys hold no path, or set "
-    "jax_persistent_cache_enable_xla_caches to 'none' where it is made and where it is used. Else "
-    "the "
+    "elsewhere, use `firstlight exec`, whose keys contain no path, or set "
+    "jax_persistent_cache_enable_xla_caches to 'none' where it is made and where it is used. "
+    "Otherwise the "
 )
 
 
 def cache_findings(trace: Trace) -> Iterator[Finding]:
-    """At most one finding for each way in which the cache did not help."""
+    """At most one finding per reason why the cache did not help."""
     off: list[_Pair] = []
     missed: dict[MissReason | None, list[_Pair]] = defaultdict(list)
     hits, written = 0, set()
@@ -84,7 +84,7 @@ def cache_findings(trace: Trace) -> Iterator[Finding]:
 
 
 def _program(pair: _Pair) -> object:
-    """Equal for two compiles, of several processes, of the same program."""
+    """Equal for compiles of the same program in several processes."""
     function, one = pair
     return function.name, function.place, one.signature and one.signature.arguments
 
@@ -97,7 +97,7 @@ def _missed(reason: MissReason, pairs: Sequence[_Pair], hits: int) -> Finding:
         "were": "1 program was" if len(pairs) == 1 else f"{len(pairs)} programs were",
         "names": listed(dict.fromkeys(function.name for function, _ in by_cost), 3),
         "least": settings.get("cache_least_seconds"),
-        "everything": "" if hits else ": not one program of this run was found in it",
+        "everything": "" if hits else ": no program of this run was found in it",
         "path": _MOVED if settings.get("cache_in_key") not in ("none", None) else "The ",
     }
     evidence = {"all_programs": not hits} if reason is MissReason.OTHER_KEY else {}
@@ -109,26 +109,26 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
     programs = "1 program is" if len(pairs) == 1 else f"{len(pairs)} programs are"
     leading = phases.leading(trace)
     first = leading.first_result_seconds if leading and leading.whole else None
-    left, evidence = "Tracing and lowering are left.", {}
+    left, evidence = "Tracing and lowering remain.", {}
     if leading is not None and first is not None:
-        # All that is not XLA's compiling.
+        # Everything but XLA's compiling.
         seconds = first - phases.compiling_waited_for(leading, first)
         evidence = {"first_result_with_cache_seconds": seconds}
         left = (
-            f"From the second start on the first result then comes after about {duration(seconds)} "
-            f"instead of {duration(first)}: imports, tracing and lowering are left, which "
-            "firstlight.warmstart.freeze saves as well."
+            f"From the second start on, the first result then comes after about "
+            f"{duration(seconds)} instead of {duration(first)}: imports, tracing and lowering "
+            "remain, which firstlight.warmstart.freeze saves too."
         )
     found = _finding(
         "cache-off",
         pairs,
         f"There is no persistent cache: {programs} compiled at every start.",
         "Start the program with `firstlight exec`, which keeps everything that it compiles. Or set "
-        "jax_compilation_cache_dir (JAX_COMPILATION_CACHE_DIR) to a folder that stays, and "
-        f"jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. {left}",
+        "jax_compilation_cache_dir (JAX_COMPILATION_CACHE_DIR) to a permanent folder, and "
+        f"jax_persistent_cache_min_compile_time_secs to 0 to keep short compiles too. {left}",
         **evidence,
     )
-    # No line is at fault, and nothing that is particular to the program.
+    # No line and no function of the program is at fault.
     return replace(found, function=None, place=None, apart=True)
 
 
@@ -167,7 +167,7 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
         for by_process in programs.values():
             if len(by_process) > 1:
                 processes |= set(by_process)
-                # One of them had to: the longest is not counted.
+                # One process has to compile it: the longest time is not counted.
                 doubled.append((sum(by_process.values()) - max(by_process.values()), function))
     seconds = sum(spent for spent, _ in doubled)
     if doubled and seconds >= thresholds.SAME_PROGRAM_SHARE * start_seconds(trace):
@@ -179,8 +179,8 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
             f"{counted(len(doubled), 'program')}.",
             function=worst.name,
             place=worst.place,
-            remedy="Start them with `firstlight exec --cache FOLDER`, on a disk that all see: one "
-            "compiles, the others wait for it. JAX's own cache needs one process that runs first: "
-            "those that start together find nothing in it.",
+            remedy="Start them with `firstlight exec --cache FOLDER` on a shared disk: one "
+            "compiles, the others wait for it. JAX's own cache helps only if one process runs "
+            "first: those that start together find nothing in it.",
             evidence={"processes": sorted(processes), "programs": len(doubled)},
         )

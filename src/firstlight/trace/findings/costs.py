@@ -1,4 +1,4 @@
-"""What compiles cost: in total, before the first result, and as a share of the start."""
+"""The cost of compiles: in total, before the first result, and as a share of the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firstlight.trace.read.model import Compile, Trace
 
 
 class Cost(TypedDict):
-    """Fields of a finding."""
+    """The cost fields of a finding."""
 
     seconds: float
     before_first_result_seconds: float
@@ -21,19 +21,19 @@ class Cost(TypedDict):
 def cost(
     compiles: Iterable[Compile], seconds: Callable[[Compile], float] = attrgetter("seconds")
 ) -> Cost:
-    """The sum over compiles of `seconds` of each."""
+    """The sum of `seconds` over compiles, and the part of it before the first result."""
     spent = [(seconds(one), one.before_first_result) for one in compiles]
     early = sum(one for one, before in spent if before)
     return Cost(seconds=sum(one for one, _ in spent), before_first_result_seconds=early)
 
 
 def xla_seconds(one: Compile) -> float:
-    """What XLA took, without tracing and lowering."""
+    """XLA's time, without tracing and lowering."""
     return one.stage_seconds.get("compile") or 0.0
 
 
 def start_seconds(trace: Trace) -> float:
-    """The time until the first result, and what was compiled after it; without one, the whole."""
+    """Time to the first result plus compiles after it; without a first result, the whole run."""
     leading = phases.leading(trace)
     if leading is None:
         return 0.0
@@ -46,7 +46,7 @@ def start_seconds(trace: Trace) -> float:
 def is_part_of_start(
     trace: Trace, compiles: Collection[Compile], spent_seconds: float, share: float
 ) -> bool:
-    """Whether these compiles took at least such a share of the start."""
+    """Whether these compiles took at least this share of the start, or are many."""
     if spent_seconds < share * start_seconds(trace):
         return False
     if any(process.whole for process in trace.processes):

@@ -1,4 +1,4 @@
-"""Limits on what a program may compile, for CI: what exceeds them, with its offenders."""
+"""Limits on what a program may compile, for CI: which are exceeded, and by what."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_PHASES = 4
 
 
 class LimitError(FirstlightError):
-    """A limit that cannot be one."""
+    """The value of a limit is not valid."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is allowed; None: anything."""
+    """The limits of a run; None: no limit."""
 
     max_compiles: int | None = None
     max_recompiles: int | None = None
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Excess:
-    """A limit that does not hold."""
+    """A limit that is exceeded."""
 
     limit: str
     allowed: float
@@ -57,7 +57,7 @@ class Excess:
 
 
 def after(text: str) -> dict[str, float | int]:
-    """`30s` or `2min` from the start of the process; `100`: once so many results have been read."""
+    """The `Limits` field for `30s` or `2min` after the start of the process, or `100` results."""
     units = (("ms", 1e-3), ("min", 60.0), ("s", 1.0))
     ending, unit = next(((e, u) for e, u in units if text.endswith(e)), ("", 0.0))
     try:
@@ -66,23 +66,23 @@ def after(text: str) -> dict[str, float | int]:
         value = -1.0
     if not 0 <= value < 1e9:
         raise LimitError(
-            f"{text!r} is not a time: give seconds (30s) or a number of results (100)."
+            f"{text!r} is not a moment: give seconds (30s) or a number of results (100)."
         )
     if unit:
         return {"forbid_compile_after_seconds": value * unit}
     if value != int(value):
-        raise LimitError(f"{text!r}: a number of results is whole; for seconds write {text}s.")
+        raise LimitError(f"{text!r}: give a whole number of results, or seconds: {text}s.")
     return {"forbid_compile_after_results": int(value)}
 
 
 def exceeded(trace: Trace, limits: Limits) -> tuple[Excess, ...]:
-    """All limits that do not hold. What is unknown does not hold."""
+    """All limits that are exceeded, or cannot be checked."""
     checks = (_incomplete, _counts, _first_result, _late)
     return tuple(excess for check in checks for excess in check(trace, limits))
 
 
 def _incomplete(trace: Trace, limits: Limits) -> Iterator[Excess]:
-    """With a log that lacks something, no number of compiles is known to be small enough."""
+    """With an incomplete log, no limit on compiles can be checked."""
     why = next((p.incomplete for p in trace.processes if p.incomplete), None)
     checked = (
         ("max-compiles", limits.max_compiles),
@@ -116,7 +116,7 @@ def _counts(trace: Trace, limits: Limits) -> Iterator[Excess]:
 
 
 def _first_result(trace: Trace, limits: Limits) -> Iterator[Excess]:
-    """With where the time went until then, and what was compiled in it, the longest first."""
+    """Offenders are the phases until then and the compiles in it, the longest first."""
     allowed, found = limits.max_ttfr_seconds, trace.time_to_first_result_seconds
     process = phases.leading(trace)
     if allowed is None or (found is not None and found <= allowed):
@@ -144,7 +144,7 @@ def _late(trace: Trace, limits: Limits) -> Iterator[Excess]:
         late = [(f, c) for f, c in compiled if c.begin_seconds - starts[c.process] > seconds]
         yield from _late_excess(seconds, late, f"after {duration(seconds)}")
     if results is not None and any(c.results_before is None for _, c in compiled):
-        sentence = "the log does not tell how many results had been read at each compile"
+        sentence = "the log does not say how many results had been read at each compile"
         yield Excess("forbid-compile-after", results, None, sentence)
     elif results is not None:
         late = [(f, c) for f, c in compiled if (c.results_before or 0) >= results]

@@ -1,4 +1,4 @@
-"""The same function compiled again, by reason, with a remedy that names the argument."""
+"""Functions compiled again, by reason, with a remedy that names the argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from firstlight.present.quantities import times
 from firstlight.trace.findings import shapes, thresholds
 from firstlight.trace.findings.costs import cost
-from firstlight.trace.findings.recompile_words import by_identity, words
+from firstlight.trace.findings.recompile_remedies import by_identity, title_and_remedy
 from firstlight.trace.findings.source import where_made
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
@@ -34,12 +34,12 @@ KINDS = {
     Reason.CONTEXT: "context-recompiles",
     Reason.UNKNOWN: "unexplained-recompiles",
 }
-#: Accidents, from whichever lines: nobody wants a function for two types.
+#: Always an accident, whichever lines call: nobody wants a function for two types.
 _ALWAYS = (Reason.DTYPE, Reason.WEAK, Reason.SHARDING, Reason.CONTEXT, Reason.UNKNOWN)
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
-    """A finding for every function and reason."""
+    """One finding per function and reason."""
     for function in trace.functions:
         if function.library:
             yield from _control_flow(function)
@@ -54,9 +54,9 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
 
 
 def _control_flow(operation: Function) -> Iterator[Finding]:
-    """Loops that are compiled again at every call of the line that runs them.
+    """Loops that are compiled again by every call at the same line.
 
-    Outside of jit, JAX knows a loop by the object of its body.
+    Outside jit, JAX identifies a loop by the function object of its body.
     """
     at_line: dict[tuple[int, SourceLine | None], list[Compile]] = defaultdict(list)
     for one in operation.compiles if operation.name in CONTROL_FLOW else ():
@@ -70,12 +70,11 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
             kind=KINDS[Reason.NEW_FUNCTION],
             **cost(again),
             title=f"{name} at {short(place)} is compiled again {times(len(again))}, for the same "
-            "arguments: outside of jit its body is a new function each time.",
+            "arguments: outside jit its body is a new function each time.",
             function=name,
             place=place,
-            remedy=f"Put the call that runs it at {short(place)} into a function under jax.jit "
-            "which is made once (a solver or a loop with all that it closes over), or define the "
-            f"body of the {name} once, outside, and pass what it needs as operands.",
+            remedy=f"Put the call at {short(place)} into a function under jax.jit that is created "
+            f"once, or define the body of the {name} once and pass what it needs as operands.",
             evidence={"recompiles": len(again), "run_at": again[0].site and again[0].site.location},
         )
 
@@ -92,9 +91,10 @@ def _is_reported(function: Function, reason: Reason, again: Sequence[Compile]) -
 
 
 def _at_one_line_seen_before(function: Function, again: Sequence[Compile]) -> int:
-    """The most recompiles at one line from which the function had been compiled already.
+    """The most recompiles at one line from which the function had been compiled before.
 
-    One line of the user may be two of a package: one for training, one for testing.
+    A line is the user's and the package's: one of the user may reach two of a package, for training
+    and for testing.
     """
     seen: set[object] = set()
     counts: Counter[object] = Counter()
@@ -112,7 +112,7 @@ def _at_one_line_seen_before(function: Function, again: Sequence[Compile]) -> in
 def _finding(
     function: Function, reason: Reason, again: Sequence[Compile], started_at: float | None
 ) -> Finding:
-    title, remedy = words(function, reason, again)
+    title, remedy = title_and_remedy(function, reason, again)
     evidence: dict[str, object] = {
         "recompiles": len(again),
         "differences": [why_again(one) for one in again[:20]],
@@ -122,7 +122,7 @@ def _finding(
     if reason is Reason.SHAPE:
         evidence |= shapes.evidence(function)
     call, bare = where_called(again[0]), function.name.rpartition(".")[2]
-    # Arguments, without what of them differs.
+    # The arguments, without the paths inside them.
     paths = (re.split(r"[.\[]", path)[0] or path for one in again for path in one.differing)
     for argument in dict.fromkeys(paths):
         made = where_made(call, bare, argument, started_at)
@@ -132,8 +132,8 @@ def _finding(
             break
     return Finding(
         kind=KINDS[reason],
-        # What differs in another way as well would be compiled again in any case.
-        **cost([one for one in again if one.recompile_is_for_that_alone] or again),
+        # Compiles with another difference as well would happen in any case.
+        **cost([one for one in again if one.has_single_reason] or again),
         title=title,
         function=function.name,
         place=call or function.place,

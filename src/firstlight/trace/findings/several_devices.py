@@ -1,4 +1,4 @@
-"""Several devices, or several ranks: arguments moved in every call, programs of one rank alone."""
+"""Several devices or ranks: arguments moved in every call, ranks with different programs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from firstlight.trace.read.recompiles import described, differences
 from firstlight.trace.wording import difference as words_of
 from firstlight.trace.wording import readable, short, where_called
 
+#: Remedies by what differs between ranks; of several differences the first here counts.
 _OF_RANKS = {
     Reason.SHAPE: "Give {differing} the same shape on every rank: pad the shorter shards, with a "
     "mask",
@@ -33,26 +34,26 @@ _OF_RANKS = {
 
 
 def resharded_arguments(trace: Trace) -> Iterator[Finding]:
-    """Arguments that are placed in another way than their program says that it wants them."""
+    """Arguments whose sharding is not the one that their program uses."""
     for function in trace.functions:
-        having = [one for one in function.compiles if _bytes(one) >= thresholds.RESHARDED_BYTES]
-        if not having:
+        moving = [one for one in function.compiles if _bytes(one) >= thresholds.RESHARDED_BYTES]
+        if not moving:
             continue
-        worst = max(having, key=_bytes)
+        worst = max(moving, key=_bytes)
         first = worst.resharded[0]
         moves = [_move(one) for one in worst.resharded]
         yield Finding(
             kind="resharded-arguments",
-            **cost(having),
+            **cost(moving),
             title=f"{readable(function)} moves {size(_bytes(worst))} of its arguments between "
             f"devices in every call: {listed(moves, 3)}.",
             function=function.name,
             place=where_called(worst) or function.place,
-            remedy=f"Place {listed([one.name for one in worst.resharded], 4)} as "
-            f"{short(first.place)} uses it before the first call, once: jax.device_put(value, "
-            f"NamedSharding(mesh, {first.used})). If another program makes it, give that program "
-            "out_shardings, or use it as it comes.",
-            evidence={"bytes": _bytes(worst), "arguments": moves, "programs": len(having)},
+            remedy=f"Once, before the first call, place "
+            f"{listed([one.name for one in worst.resharded], 4)} as {short(first.place)} uses it: "
+            f"jax.device_put(value, NamedSharding(mesh, {first.used})). If another program makes "
+            "it, set the out_shardings of that program, or use the sharding that it gives.",
+            evidence={"bytes": _bytes(worst), "arguments": moves, "programs": len(moving)},
         )
 
 
@@ -66,7 +67,7 @@ def _move(one: Resharded) -> str:
 
 
 def ranks_apart(trace: Trace) -> Iterator[Finding]:
-    """Functions of which every rank of a job compiles a program of its own."""
+    """Functions for which every rank of a job compiles a different program."""
     ranks = {process.number: process.rank for process in trace.processes}
     for function in trace.functions:
         by_rank: dict[str, list[Compile]] = defaultdict(list)
@@ -79,22 +80,22 @@ def ranks_apart(trace: Trace) -> Iterator[Finding]:
         if difference is None:
             continue
         spent = [sum(map(xla_seconds, own)) for own in by_rank.values()]
-        seconds = sum(spent) - max(spent)  # one of them had to
+        seconds = sum(spent) - max(spent)  # one of them has to
         if seconds >= thresholds.SAME_PROGRAM_SHARE * start_seconds(trace):
             yield _apart(function, by_rank, difference, seconds)
 
 
 def _difference(by_rank: Mapping[str, Sequence[Compile]]) -> Difference | None:
-    """What differs between the programs of two ranks, if no two ranks have one in common."""
+    """The difference between the programs of two ranks; None if any ranks share a program."""
     firsts = [own[0] for own in by_rank.values()]
     programs = [{_program(one) for one in own} for own in by_rank.values()]
-    # At other lines they do other work, as the stages of a pipeline do.
+    # Ranks that call at different lines do different work, as the stages of a pipeline do.
     if len(firsts) < 2 or len({where_called(one) for one in firsts}) > 1:
         return None
     if len(set.union(*programs)) < sum(map(len, programs)):
         return None
     before, now = (one.signature for one in firsts[:2])
-    assert before is not None and now is not None  # `ranks_apart` has left others out
+    assert before is not None and now is not None  # `ranks_apart` drops the others
     found = [d for d in differences(before, now) if d.kind in _OF_RANKS]
     return min(found, key=lambda d: list(_OF_RANKS).index(d.kind), default=None)
 
@@ -117,11 +118,11 @@ def _apart(
     return Finding(
         kind="ranks-compile-apart",
         seconds=seconds,
-        title=f"Each of {len(by_rank)} ranks compiles a program of its own for "
-        f"{readable(function)}: {words_of(difference)}.",
+        title=f"Each of {len(by_rank)} ranks compiles its own program for {readable(function)}: "
+        f"{words_of(difference)}.",
         function=function.name,
         place=where_called(first) or function.place,
-        remedy=f"{_OF_RANKS[difference.kind].format(differing=differing)}. Then one program does "
-        "for all ranks, and a shared cache (`firstlight exec --cache FOLDER`) compiles it once.",
+        remedy=f"{_OF_RANKS[difference.kind].format(differing=differing)}. One program then serves "
+        "all ranks, and with a shared cache (`firstlight exec --cache FOLDER`) one compile.",
         evidence={"ranks": list(by_rank), "difference": words_of(difference)},
     )

@@ -1,4 +1,4 @@
-"""Shapes that a function was compiled for, and to which sizes to pad them."""
+"""The shapes that a function was compiled for, and the sizes to pad them to."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from firstlight.present.quantities import counted, listed
 from firstlight.trace.read.model import Argument, Function, Reason, Signature
 from firstlight.trace.read.recompiles import dtype_of, is_wide, transformation
 
-#: Padding to the next of these costs at most twice the work, and that many programs are few.
-_MAX_BUCKETS = 6
+_MAX_BUCKETS = 6  # powers of two to pad to: at most twice the work, and few programs
 
 
 @dataclass(frozen=True)
 class Varying:
-    """One dimension that differs, of one or several arguments that change together."""
+    """A dimension that differs between compiles, in one or several arguments together."""
 
     arguments: tuple[str, ...]
     dimension: int
-    sizes: tuple[int, ...]  # in the order in which they came
+    sizes: tuple[int, ...]  # in the order of the compiles
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Sizes to pad to: powers of two, fewer than sizes.
+        """Sizes to pad to: powers of two, fewer than there are sizes.
 
-        One alone where there are two sizes, or where the largest came first: a batch, and what was
-        left of several sets of data.
+        Only the largest if there are two sizes, or if it came first: a batch, and the last batches
+        of several data sets.
         """
         sizes = sorted(set(self.sizes))
         if len(sizes) <= 2 or self.sizes[0] == sizes[-1]:
             return (sizes[-1],)
         powers = sorted({1 << max(size - 1, 0).bit_length() for size in sizes})
-        # The smallest first: to pad those up to the next but one costs least.
+        # Drop the smallest: padding those further costs least.
         return tuple(powers[-min(_MAX_BUCKETS, len(sizes) - 1) :])
 
 
 def varying(function: Function) -> list[Varying]:
-    """Which dimensions differ between the compiles of a function, those of the same sizes as one.
+    """The dimensions that differ between compiles; those with the same sizes are one `Varying`.
 
-    Empty where arguments differ in rank: no padding makes those equal.
+    Empty if an argument differs in rank: padding cannot change that.
     """
     shapes: dict[str, list[tuple[object, ...]]] = defaultdict(list)
     for signature in _signatures(function):
@@ -57,7 +56,7 @@ def varying(function: Function) -> list[Varying]:
 
 
 def _signatures(function: Function) -> list[Signature]:
-    """Of those compiles that are compared: under vmap an array has another rank, and should."""
+    """Signatures of the compiles that are compared: under vmap, arrays rightly have other ranks."""
     compared = {transformation(c) for c in function.compiles if c.recompile_reason is Reason.SHAPE}
     return [
         c.signature
@@ -67,7 +66,7 @@ def _signatures(function: Function) -> list[Signature]:
 
 
 def are_buckets(function: Function) -> bool:
-    """Whether somebody pads already: all sizes are powers of two, and few."""
+    """Whether the program already pads: all sizes are powers of two, and few."""
     found = varying(function)
     sizes = {size for v in found for size in v.sizes}
     powers = all(size > 0 and size & (size - 1) == 0 for size in sizes)
@@ -75,25 +74,25 @@ def are_buckets(function: Function) -> bool:
 
 
 def remedy(function: Function, called: str) -> str:
-    """What to do, with the sizes."""
+    """What to do about shapes that differ, with the sizes to pad to."""
     found = varying(function)
     if not found:
         return (
-            f"The call at {called} gives arrays of different ranks: use one rank, or one function "
+            f"The call at {called} passes arrays of different ranks: use one rank, or a function "
             "for each."
         )
     if len(found) > 1:
         what = listed(f"{listed(v.arguments, 2)} (dimension {v.dimension})" for v in found)
         return (
-            f"Several sizes differ at {called}: {what}. Pad each to a few fixed sizes (with a "
-            "mask), so that few combinations are left."
+            f"Several sizes differ at {called}: {what}. Pad each to a few fixed sizes, with a "
+            "mask: few combinations then remain."
         )
     one = found[0]
     where = f"dimension {one.dimension} of {listed(one.arguments, 3)}"
     if len(set(one.sizes)) == 2:
         return (
             f"Pad {where} from {min(one.sizes)} to {max(one.sizes)} before the call at {called} "
-            "(with a mask for what was added), or leave the smaller one out if it is a last batch."
+            "(with a mask for the padding), or drop the smaller one if it is a last batch."
         )
     signatures = _signatures(function)
     left = {

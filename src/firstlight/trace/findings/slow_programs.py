@@ -1,4 +1,4 @@
-"""What is in a program that makes it slow to compile."""
+"""Programs that are slow to compile: large constants, unrolled loops, one that dominates."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from firstlight.trace.wording import readable, short, where_called, where_to_jit
 
 
 def large_constants(trace: Trace) -> Iterator[Finding]:
-    """Arrays that a function takes from outside, which become part of its program."""
+    """Arrays that a function captures, which become part of its program."""
     for function in trace.functions:
         sizes = [(c.constant_bytes or 0, c) for c in function.compiles]
-        having = [c for bytes_, c in sizes if bytes_ >= thresholds.CONSTANT_BYTES]
-        if not having or function.library:
+        large = [c for bytes_, c in sizes if bytes_ >= thresholds.CONSTANT_BYTES]
+        if not large or function.library:
             continue
         most, worst = max(sizes, key=lambda pair: pair[0])
         described_ = [_constant(c) for c in worst.constants]
@@ -37,17 +37,17 @@ def large_constants(trace: Trace) -> Iterator[Finding]:
         give = (
             f"Pass {listed(names, 4)} to {name} as arguments"
             if names
-            else f"Pass the arrays that {name} uses from outside as arguments"
+            else f"Pass the arrays that {name} captures as arguments"
         )
         yield Finding(
             kind="large-constants",
-            **cost(having, lambda one: (one.stage_seconds.get("lower") or 0.0) + xla_seconds(one)),
-            title=f"{name} holds {size(most)} of arrays from outside as constants{which}.",
+            **cost(large, lambda one: (one.stage_seconds.get("lower") or 0.0) + xla_seconds(one)),
+            title=f"{name} captures {size(most)} of arrays as constants{which}.",
             function=function.name,
-            place=function.place or where_called(having[0]),
-            remedy=f"{give}: inside of a program they are hashed, written out and read again with "
-            "every compile, and kept for each program.",
-            evidence={"bytes": most, "programs": len(having), "constants": described_},
+            place=function.place or where_called(large[0]),
+            remedy=f"{give}: constants are hashed, written out and read again at every compile, "
+            "and stored in each program.",
+            evidence={"bytes": most, "programs": len(large), "constants": described_},
         )
 
 
@@ -60,7 +60,7 @@ def _constant(one: Constant) -> str:
 
 
 def unrolled_loops(trace: Trace) -> Iterator[Finding]:
-    """Loops of Python, which a program holds once for every turn."""
+    """Python loops, whose body a program contains once per iteration."""
     for function in trace.functions:
         worst = max(function.compiles, key=lambda c: c.equations or 0, default=None)
         lines = _looped(worst) if worst is not None and not function.library else []
@@ -71,8 +71,8 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             kind="unrolled-loop",
             **cost(function.compiles, _saved_seconds),
-            title=f"{readable(function)} holds a Python loop unrolled about {repeats} times: "
-            f"{count} of its {worst.equations} equations are of {numbers}.",
+            title=f"{readable(function)} contains a Python loop, unrolled about {repeats} times: "
+            f"{count} of its {worst.equations} equations come from {numbers}.",
             function=function.name,
             place=lines[0][0],
             remedy=f"Write the loop around {short(lines[0][0])} as jax.lax.scan (or fori_loop, "
@@ -85,7 +85,7 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
 
 
 def _looped(one: Compile) -> list[tuple[SourceLine, int, int]]:
-    """Lines of the user in a program that ran many times: (place, equations, repeats)."""
+    """Lines of the user that ran many times while traced: (place, equations, repeats)."""
     looped = [
         (place, n, r)
         for (place, n), r in zip(one.equation_lines, one.equation_repeats, strict=False)
@@ -95,13 +95,13 @@ def _looped(one: Compile) -> list[tuple[SourceLine, int, int]]:
 
 
 def _saved_seconds(one: Compile) -> float:
-    """The share of a program's equations that a loop would not have, as time."""
+    """The compile's time for the equations that a loop would save."""
     saved = sum(n * (1 - 1 / r) for _, n, r in _looped(one))
     return one.seconds * saved / (one.equations or 1)
 
 
 def dominating_function(trace: Trace) -> Iterator[Finding]:
-    """One function that takes most of all compiling."""
+    """A function that takes most of all compile time."""
     total = sum(_compiling_seconds(c) for f in trace.functions for c in f.compiles)
     for function in trace.functions:
         longest = max(function.compiles, key=_compiling_seconds)
@@ -113,7 +113,8 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             kind="one-function-dominates",
             **cost([longest], _compiling_seconds),
-            title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
+            title=f"One compile of {readable(function)} takes {seconds / total:.0%} of all "
+            "compiling.",
             function=function.name,
             place=where_to_jit(longest) if function.library else function.place,
             remedy=_dominating_remedy(function, longest),
@@ -122,14 +123,14 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
 
 
 def _dominating_remedy(function: Function, longest: Compile) -> str:
-    if function.library:  # nobody can give it options
+    if function.library:  # it takes no compiler options
         small = (
-            "Under jax.jit it could be given a lower level of optimisation."
+            "Under jax.jit it could have a lower optimisation level."
             if function.name in CONTROL_FLOW
-            else "If its values are known before or small, numpy compiles nothing."
+            else "If its values are small or known beforehand, use numpy, which compiles nothing."
         )
         return (
-            f"It is an operation of JAX's own, called at {short(where_to_jit(longest))}: with a "
+            f"It is one of JAX's own operations, called at {short(where_to_jit(longest))}: with a "
             f"persistent cache only the first start pays. {small}"
         )
     jit = jit_for([longest])
@@ -139,12 +140,11 @@ def _dominating_remedy(function: Function, longest: Compile) -> str:
         else f"for it, {jit}(f, compiler_options={{'xla_backend_optimization_level': 0}})"
     )
     return (
-        f"Try a lower level of optimisation {lower}, and look what it costs at run time; "
-        "`firstlight trace --what-if` measures that. With a persistent cache only the first start "
-        "pays."
+        f"Try a lower optimisation level {lower}; `firstlight trace --what-if` measures what it "
+        "gains, and what it costs at run time. With a persistent cache only the first start pays."
     )
 
 
 def _compiling_seconds(one: Compile) -> float:
-    # Read from the cache, not compiled: no level of optimisation makes that shorter.
+    # Reading from the cache does not get faster with another optimisation level.
     return 0.0 if one.found_in_cache else xla_seconds(one)

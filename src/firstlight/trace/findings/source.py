@@ -1,6 +1,6 @@
-"""What the source of the program says of a line, where its file is as it was: nothing is run.
+"""Looks up lines in the source of the program, without running it.
 
-started_at: when the program did; what was written later is not its source.
+started_at: the start of the program; files changed later are not its source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_generator(place: SourceLine, started_at: float | None) -> bool:
-    """Whether a line is in a function that yields: no jit can be put around it."""
+    """Whether a line is in a generator function, which cannot be jitted."""
     tree = _parsed(place.file, started_at)
     around = None if tree is None else _function_around(tree, place.line)
     return around is not None and any(
@@ -27,11 +27,11 @@ def is_generator(place: SourceLine, started_at: float | None) -> bool:
 def where_made(
     place: SourceLine | None, function: str, argument: str, started_at: float | None
 ) -> SourceLine | None:
-    """The line that makes what a call of `function` at `place` is given as `argument`.
+    """The line that makes the value passed as `argument` to the call of `function` at `place`.
 
-    The last assignment before the call that does not make it of itself; of a parameter of the
-    function around, the same where that is called. None where that cannot be told, or is the line
-    of the call.
+    That is the last assignment before the call that does not derive the value from itself; for a
+    parameter of the enclosing function, it is looked up where that is called. None if it cannot be
+    found, or is the line of the call.
     """
     tree = _parsed(place.file, started_at) if place is not None else None
     if place is None or tree is None:
@@ -44,7 +44,7 @@ def where_made(
 
 
 def _made(tree: ast.Module, value: ast.expr, at: int, callers: int) -> int | None:
-    """The line that makes a value which is used at another; callers: how far out to look."""
+    """The line that makes a value used at line `at`; callers: how many calls outwards to look."""
     if not isinstance(value, ast.Name):
         return value.lineno
     around = _function_around(tree, at)
@@ -65,14 +65,14 @@ def _parsed(file: str, started_at: float | None) -> ast.Module | None:
 
 
 def _function_around(tree: ast.Module, line: int) -> _Function | None:
-    """The innermost function that a line is in."""
+    """The innermost function around a line."""
     functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
     return max(around, key=lambda f: f.lineno, default=None)
 
 
 def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
-    """Calls of a function, or of a method, of this name."""
+    """Calls of functions or methods of this name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [c for c in calls if name in (getattr(c.func, "attr", ""), getattr(c.func, "id", ""))]
 
@@ -89,7 +89,7 @@ def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) ->
 
 
 def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
-    """The last line before another that gives a name its value; a loop over it counts."""
+    """The last line before another that assigns a name (loops count), but not from itself."""
     of_itself = {
         id(target)
         for node in _own_nodes(scope)
@@ -108,7 +108,7 @@ def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """All of a function but the functions within, whose names are their own."""
+    """The nodes of a scope without those of inner scopes, whose names are separate."""
     for node in ast.iter_child_nodes(scope):
         if not isinstance(node, (_Function, ast.Lambda, ast.ClassDef)):
             yield node

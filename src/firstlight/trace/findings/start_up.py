@@ -1,4 +1,4 @@
-"""Before the first result: operations that are compiled one by one, and imports."""
+"""Before the first result: operations compiled one by one, imports, reserved GPU memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from firstlight.trace.read.model import (
 )
 from firstlight.trace.wording import short, where_to_jit
 
-_Call = tuple[SourceLine, Compile]  # an operation, with the line that a jit can be put around
+_Call = tuple[SourceLine, Compile]  # an operation, with the line that a jit can go around
 _Lines = list[tuple[SourceLine, list[Compile]]]
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-#: Operations that only bring values into another order or form.
+#: Operations that only rearrange or convert values.
 _MOVING = re.compile(
     "broadcast_in_dim|concatenate|convert_element_type|copy|dynamic_slice|dynamic_update_slice|"
     "expand_dims|gather|iota|pad|reshape|rev|scatter|select_n|slice|sort|split|squeeze|stack|"
@@ -39,23 +39,22 @@ _FORMING = re.compile("prepare|preprocess|normali[sz]e|standardi[sz]e|encode|spl
 #: The operation that iterating over an array runs.
 _ITERATING = "unstack"
 _WITHOUT_COMPILING = (
-    "Where the values are known before (constants, data to prepare), use numpy: it compiles "
-    "nothing."
+    "For values known beforehand (constants, data to prepare), use numpy: it compiles nothing."
 )
 
 
-# --- operations outside of any jit ----------------------------------------------------------------
+# --- operations outside any jit -------------------------------------------------------------------
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
-    """Operations outside of any jit, by the function of the program that they are in.
+    """Operations outside any jit, by the function of the program that they are in.
 
-    What is spread over functions too thinly to be reported of any is reported of the program.
+    Functions with too few for a finding of their own are reported together.
     """
     groups: dict[tuple[str, str | None], list[_Call]] = defaultdict(list)
     for place, one in _outside_of_jit(trace):
         groups[place.file, _named_function(place)].append((place, one))
-    thin: list[_Call] = []
+    scattered: list[_Call] = []
     for (_, name), calls in groups.items():
         compiles = [one for _, one in calls]
         spent = sum(c.seconds for c in compiles)
@@ -67,35 +66,35 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
             run, each = f"{len(compiles)} operations {scope} run", "each"
             if len(compiles) == 1:
                 run, each = f"{compiles[0].name} {scope} runs", "it"
-            what = f"{run} outside of jit: {each} is compiled by itself."
+            what = f"{run} outside jit: {each} is compiled separately."
             lines = _by_line(calls)
             yield _finding(what, function, _one_op_remedy(function, compiles, lines, trace), lines)
         else:
-            thin += calls
-    if len(thin) >= thresholds.ONE_OP_COMPILES_IN_ALL:
-        lines = _by_line(thin)
+            scattered += calls
+    if len(scattered) >= thresholds.ONE_OP_COMPILES_IN_ALL:
+        lines = _by_line(scattered)
         places = len({(place.file, _named_function(place)) for place, _ in lines})
         yield _finding(
-            f"{len(thin)} operations in {places} places of the program run outside of jit: each is "
-            "compiled by itself.",
+            f"{len(scattered)} operations in {places} places of the program run outside jit: each "
+            "is compiled separately.",
             None,
             f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
-            f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
+            f"{_WITHOUT_COMPILING} Put what belongs to one step of the work under one jax.jit.",
             lines,
         )
 
 
 def _outside_of_jit(trace: Trace) -> Iterator[_Call]:
-    """Operations compiled by themselves.
+    """Operations compiled outside any jit.
 
-    Not what runs while the same thread traces a function under jit: that is computed for the
-    program being made (as solvers do with ensure_compile_time_eval).
+    Without those that run while the same thread traces a jitted function: they compute constants
+    of its program (as solvers do with ensure_compile_time_eval).
     """
     tracing: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for one in (c for f in trace.functions if not f.library for c in f.compiles):
         tracing[one.process, one.thread] += [s for s in one.stages if s.kind == "trace"]
     for function in trace.functions:
-        # A loop is compiled for its body, within a jit as well.
+        # A loop is compiled for its body, which a jit does not change.
         alone = function.library and function.name not in CONTROL_FLOW
         for one in function.compiles if alone else ():
             place = where_to_jit(one)
@@ -138,21 +137,21 @@ def _one_op_remedy(
     iterated = [(p, c) for p, of_line in by_line for c in of_line if c.name == _ITERATING]
     if 2 * sum(c.seconds for _, c in iterated) > sum(c.seconds for c in compiles):
         return (
-            f"An array of JAX is iterated over at {_in_words(_by_line(iterated))}, which compiles "
-            "a program that takes it apart: iterate over np.asarray of it, or over its indices."
+            f"A JAX array is iterated over at {_in_words(_by_line(iterated))}, which compiles a "
+            "program to split it: iterate over np.asarray of it, or over its indices."
         )
     within = [one.site.package if one.site else None for one in compiles]
     packages = Counter(name for name in within if name and name not in JAX_ITSELF)
-    # The user's own operations that a package ran: see `Compile.entry_site`.
+    # Operations of the user's code that a package called: see `Compile.entry_site`.
     layers = sum(
         one.entry_site is not None and not name for one, name in zip(compiles, within, strict=True)
     )
     if packages.total() + layers > len(compiles) / 2:
-        # Not operations that the user could put a jit around where they are written.
+        # The user cannot put a jit around these where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
-            f"Most of them are {run_by}called at {lines}: call that within a function "
-            f"under {jit_for(compiles)} if it can be, else `firstlight exec` saves them from the "
+            f"Most of them are {run_by}called at {lines}: call that in a function under "
+            f"{jit_for(compiles)} if possible; otherwise `firstlight exec` saves them from the "
             "second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
@@ -160,14 +159,14 @@ def _one_op_remedy(
         return f"{what} {_WITHOUT_COMPILING}"
     if _prepares_data(function, compiles):
         return (
-            f"Prepare the data at {lines} with numpy, and give JAX what comes of it: numpy "
-            f"compiles nothing, whatever the shapes. Under jax.jit it would be {left}."
+            f"Prepare the data at {lines} with numpy, and pass the result to JAX: numpy compiles "
+            f"nothing. Under jax.jit it would be {left}."
         )
     what = f"Put {lines} into a function under jax.jit"
     if _can_be_jitted(by_line[0][0], trace):
         what = (
-            f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
-            "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
+            f"Put jax.jit around {function}, or around the part of it with {lines} (values that "
+            "determine shapes must not be arguments: jax.jit(lambda x: f(x, sizes)))"
         )
     return f"{what}: {left}. {_WITHOUT_COMPILING}"
 
@@ -179,28 +178,28 @@ def _in_words(lines: _Lines) -> str:
 
 
 def _named_function(place: SourceLine) -> str | None:
-    """The function around a lambda or a comprehension, whose name says more."""
+    """The function of a place; for a lambda or a comprehension, the function around it."""
     name = place.function
     while name and name.rpartition(".")[2].startswith("<") and ".<locals>." in name:
         name = name.rpartition(".<locals>.")[0]
-    # A comprehension outside of any function is the file's.
+    # A comprehension outside any function belongs to the file.
     return "<module>" if name and name.rpartition(".")[2] in _COMPREHENSIONS else name
 
 
 def _left_under_jit(compiles: Sequence[Compile]) -> str:
-    """What is left of these compiles under one jit, as far as that can be known."""
+    """How many of these compiles would remain under one jit."""
     if len(compiles) == 1:
-        return "one compile, with all else that is in it"
+        return "one compile for everything in it"
     if max(Counter((one.name, where_to_jit(one)) for one in compiles).values()) == 1:
         return f"one compile instead of {len(compiles)}"
-    # A line that compiled an operation again did so for another shape, and so may the function.
-    return f"one compile for each combination of shapes that it is called with, not {len(compiles)}"
+    # A line that compiled an operation again did so for another shape; so may the function.
+    return f"one compile per combination of shapes, not {len(compiles)}"
 
 
 def _prepares_data(function: str, compiles: Sequence[Compile]) -> bool:
-    """Whether numpy would do: it is about data by its name, or values are brought into form.
+    """Whether numpy would do: the function's name is about data, or it mostly moves values.
 
-    What is drawn at random may be weights, which are JAX's to draw.
+    Random values may be weights, which JAX should draw.
     """
     bare = function.rpartition("<locals>.")[2]
     if _OF_DATA.search(bare):
@@ -213,10 +212,8 @@ def _prepares_data(function: str, compiles: Sequence[Compile]) -> bool:
 
 
 def _can_be_jitted(place: SourceLine, trace: Trace) -> bool:
-    """Whether a whole function can: not one that yields, calls what is compiled, or reads results.
-
-    An epoch is such a one: its steps would be unrolled into one program.
-    """
+    """Whether jit can go around a whole function: it neither yields, calls compiled functions nor
+    reads results, as an epoch does, whose steps would be unrolled into one program."""
     name = _named_function(place)
     if name in (None, "<module>") or is_generator(place, trace.started_at):
         return False
@@ -229,7 +226,7 @@ def _can_be_jitted(place: SourceLine, trace: Trace) -> bool:
 
 
 def jit_for(compiles: Sequence[Compile]) -> str:
-    """The jit of the package that made the calls: its modules hold more than arrays."""
+    """The jit to recommend: that of the package that made the calls, whose modules need it."""
     files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
     if any("/equinox/" in file for file in files):
         return "equinox.filter_jit"
@@ -240,7 +237,7 @@ def jit_for(compiles: Sequence[Compile]) -> str:
 
 
 def reserved_memory(trace: Trace) -> Iterator[Finding]:
-    """The memory of a GPU, most of which is reserved when it is first used."""
+    """The first use of a GPU, which by default reserves most of its memory."""
     for process in trace.processes:
         use, first = process.device_use, process.first_result_seconds
         if use is None or not use.reserves_memory or (first and use.begin_seconds > first):
@@ -255,8 +252,8 @@ def reserved_memory(trace: Trace) -> Iterator[Finding]:
                 function=None,
                 place=None,
                 remedy="Set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX is imported: memory is "
-                "then reserved as it is needed. For a long training that fills the card, leave it "
-                "as it is: memory that is reserved at once does not fragment.",
+                "then reserved as it is needed. For a long training that fills the card, leave it: "
+                "memory that is reserved at once does not fragment.",
                 evidence={"platform": use.platform},
                 before_first_result_seconds=use.seconds if first else None,
                 apart=True,
@@ -267,33 +264,33 @@ def reserved_memory(trace: Trace) -> Iterator[Finding]:
 
 
 def expensive_imports(trace: Trace) -> Iterator[Finding]:
-    """Packages beyond JAX that take long to import, and that no compile had to do with."""
+    """Packages other than JAX that take long to import and have no part in any compile."""
     compiles = [(f, c) for f in trace.functions for c in f.compiles]
     places = [place for f, c in compiles for place in (f.place, c.site, *c.stack) if place]
     needed = JAX_ITSELF | {place.package for place in places if place.package}
     needed |= {name for f, c in compiles for name in (*c.packages, (f.module or "").split(".")[0])}
     for process in trace.processes:
         if process.jax_version is None:
-            continue  # nobody waits for a result of it
+            continue  # it computes no result
         jax = sum(package.seconds for package in process.imports if package.name in JAX_ITSELF)
         least = thresholds.IMPORT_SHARE_OF_JAX * jax
         long = {p.name: p for p in process.imports if jax and p.beyond_jax_seconds >= least}
-        # What another one brings with it is reported there, or is needed as that one is.
-        brought = needed | set(long)
+        # A package imported by one of these is reported there, or is needed as much.
+        importers = needed | set(long)
         for package in long.values():
             first = process.first_result_seconds
-            late = first is not None and package.begin_seconds > first  # imported where needed
+            late = first is not None and package.begin_seconds > first
             own = package.name not in needed | sys.stdlib_module_names
-            # Without a line that imports it, it is the program: python -m pytest.
-            if own and package.site and package.imported_by not in brought and not late:
+            # Without an import statement, the package is the program: python -m pytest.
+            if own and package.site and package.imported_by not in importers and not late:
                 yield _import_finding(package, package.site)
 
 
 def _import_finding(package: ImportedPackage, site: SourceLine) -> Finding:
     name, line = package.name, short(site)
-    remedy = f"move the import from {line} into the function that does; if nothing does, drop it."
+    remedy = f"move the import from {line} into the function that needs it, or drop it."
     if site.function not in (None, "<module>"):
-        remedy = f"call {site.function}, which imports it at {line}, after it."
+        remedy = f"call {site.function}, which imports it at {line}, only after that result."
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,

@@ -1,4 +1,4 @@
-"""What torch.compile spends time on: graphs that break, functions compiled again, long compiles."""
+"""Findings of torch.compile: graph breaks, recompiles, long compiles."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from firstlight.trace.read.model import Finding, SourceLine, Trace
 from firstlight.trace.read.torch_regions import GraphBreak, Region, regions
 from firstlight.trace.wording import short
 
-#: Hints of torch that are for its developers, or for nobody.
+#: Hints of torch that do not help its users.
 _NO_REMEDY = (
     "Please report",
     "It may be possible to write Dynamo",
     "This is likely to be a Dynamo",
 )
-#: By kind of recompile, with the values of `_recompile_finding`.
+#: By kind of recompile; `_recompile_finding` has their values.
 _REMEDIES = {
-    "size": "Say before the first call that the size varies, with "
+    "size": "Before the first call, declare that the size varies, with "
     "torch._dynamo.mark_dynamic({tensor}, {dimension}) or torch.compile(…, dynamic=True); or pad "
     "to one size before the call at {where}.",
     "global state": "Call {function} in the same state each time (grad mode, autocast, default "
     "dtype, deterministic algorithms), or keep a compiled function for each.",
-    "value": "A value of Python is part of the program: make it a tensor before the call at "
-    "{where} if it varies, or keep it out of the compiled function.",
+    "value": "A Python value is part of the program: if it varies, make it a tensor before the "
+    "call at {where}, or keep it out of the compiled function.",
 }
-_OTHER_REMEDY = "Bring the tensors to one {kind} before the call at {where}."
+_OTHER_REMEDY = "Give the tensors the same {kind} before the call at {where}."
 _Functions = Mapping[Hashable, Sequence[Region]]
 
 
@@ -50,7 +50,7 @@ def _break_finding(found: Sequence[tuple[Region, GraphBreak]], every: Sequence[R
     skipped = {r.function: None for r, one in found if one is r.failure}
     functions = list(dict.fromkeys(r.function for r, _ in found))
     what = (
-        f"torch.compile gives up on {listed(skipped)}, which runs as it is"
+        f"torch.compile gives up on {listed(skipped)}, which runs uncompiled"
         if skipped
         else f"The graph of {listed(functions)} breaks"
     )
@@ -62,9 +62,9 @@ def _break_finding(found: Sequence[tuple[Region, GraphBreak]], every: Sequence[R
         title=f"{what}: {first.reason} ({where}).",
         function=region.function,
         place=place,
-        remedy=f"Take what stands at {where} out of the compiled function, or compile only the "
-        "parts before and after it; torch.compile(…, fullgraph=True) then keeps it so, with an "
-        f"error for every break.{torch_says}",
+        remedy=f"Move the code at {where} out of the compiled function, or compile only the parts "
+        "before and after it; torch.compile(…, fullgraph=True) then raises an error for every "
+        f"break.{torch_says}",
         evidence={
             "reason": first.reason,
             "explanation": first.explanation,
@@ -79,10 +79,10 @@ def _break_finding(found: Sequence[tuple[Region, GraphBreak]], every: Sequence[R
 def _seconds_of_breaks(
     found: Sequence[tuple[Region, GraphBreak]], every: Sequence[Region]
 ) -> float:
-    """What was traced in vain up to them, and the compiles of what they cut off."""
+    """The discarded tracing up to the breaks, and the compiles of what they cut off."""
     broken = {id(region) for region, _ in found}
     lines = {(p.file, p.function, p.line) for _, one in found for p in one.stack}
-    # Called by what is compiled, and compiled by themselves since they could not be part of it.
+    # Called by a compiled function, and compiled separately because they could not be part of it.
     called = {(p.file, p.function) for _, one in found for p in one.stack[1:]}
     seconds = 0.0
     for region in every:
@@ -96,14 +96,14 @@ def _seconds_of_breaks(
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
-    """Functions that are compiled again and again, by what differs."""
+    """Functions that are compiled repeatedly, by what differs."""
     by_function: dict[Hashable, list[Region]] = defaultdict(list)
     for region in regions(trace):
         if region.direction == "forward":
             by_function[region.identity].append(region)
     for compiles in by_function.values():
         if _whole(compiles[0], by_function) is not None:
-            continue  # the rest after a graph break goes with its function
+            continue  # the rest after a graph break is reported with its function
         for kind in dict.fromkeys(one.recompile_kind for one in compiles if one.recompile_kind):
             again = [one for one in compiles if one.recompile_kind == kind]
             if _is_reported(compiles, again):
@@ -115,7 +115,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
 
 
 def _whole(rest: Region, by_function: _Functions) -> Region | None:
-    """The function that a rest is of; None: it is no rest, or there are several of that name."""
+    """The function whose rest after a break this is; None if it is no rest or not unique."""
     if rest.resumed_at is None or rest.place is None:
         return None
     firsts = [compiles[0] for compiles in by_function.values()]
@@ -125,9 +125,9 @@ def _whole(rest: Region, by_function: _Functions) -> Region | None:
 
 
 def _is_reported(compiles: Sequence[Region], again: Sequence[Region]) -> bool:
-    """From a line that compiled it before, one is enough; from several lines it takes a habit."""
-    habit = len(again) >= thresholds.RECOMPILES_AT_SEVERAL_LINES
-    if habit or any(one.beyond_limit for one in again):
+    """One recompile is enough from a line that compiled it before; otherwise it takes several."""
+    many = len(again) >= thresholds.RECOMPILES_AT_SEVERAL_LINES
+    if many or any(one.beyond_limit for one in again):
         return True
     seen: set[tuple[int, SourceLine | None]] = set()
     count = 0
@@ -142,13 +142,13 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
     first = again[0]
     name, dimension = first.resized or ("", "dimension")
     count = sum(not one.beyond_limit for one in again)
-    compiled = f"is compiled again by torch {times(count)}" if count else "is compiled no more"
+    compiled = f"is compiled again by torch {times(count)}" if count else "is no longer compiled"
     beyond = count < len(again)
-    limit = " Torch's limit is then reached: for what is new it runs as it is." if beyond else ""
+    limit = " Torch's recompile limit is reached: for new inputs it runs uncompiled."
     return Finding(
         kind="torch-recompiles",
         seconds=sum(one.own_seconds for one in (*again, *rests)),
-        title=f"{first.readable} {compiled}: {first.recompile_detail}.{limit}",
+        title=f"{first.readable} {compiled}: {first.recompile_detail}.{limit * beyond}",
         function=first.function,
         place=first.user_site or first.place,
         remedy=_REMEDIES.get(kind, _OTHER_REMEDY).format(
@@ -170,11 +170,11 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
 
 
 def long_compiles(trace: Trace) -> Iterator[Finding]:
-    """A function whose first compiles take most of all the time that torch compiles."""
+    """A function whose first compiles take most of torch's compile time."""
     packages = (package for process in trace.processes for package in process.imports)
     imported = max((p.seconds for p in packages if p.name == "torch"), default=None)
     if imported is None:
-        return  # a recording that began after it
+        return  # the recording began after torch was imported
     every = regions(trace)
     share = thresholds.TORCH_COMPILE_SHARE * sum(one.own_seconds for one in every)
     by_function: dict[Hashable, list[Region]] = defaultdict(list)
@@ -188,16 +188,16 @@ def long_compiles(trace: Trace) -> Iterator[Finding]:
             continue
         backend = sum(one.backend_seconds or 0.0 for one in compiles)
         misses = sum(one.cache_misses for one in compiles)
-        keep = "Keep TORCHINDUCTOR_CACHE_DIR in a folder that stays: the next start finds it there."
+        keep = "Set TORCHINDUCTOR_CACHE_DIR to a permanent folder, where the next start finds it."
         yield Finding(
             kind="torch-compile-time",
             seconds=seconds,
-            title=f"Compiling {first.function} by torch takes {seconds:.1f} s, {backend:.1f} s of "
-            "them in the backend.",
+            title=f"Compiling {first.function} with torch takes {seconds:.1f} s, {backend:.1f} s "
+            "of it in the backend.",
             function=first.function,
             place=first.user_site if first.of_torch else first.place,
-            remedy="Compile the block that is repeated (one layer of the model) instead of the "
-            f"whole: its code is then traced and compiled once.{f' {keep}' if misses else ''}",
+            remedy="Compile the repeated block (one layer of the model) instead of the whole: its "
+            f"code is then traced and compiled once.{f' {keep}' if misses else ''}",
             evidence={
                 "regions": len(compiles),
                 "backend_seconds": backend,

@@ -1,1 +1,1 @@
-"""Logs of a trace, read and modelled."""
+"""Reads the logs of a trace into a `Trace`."""

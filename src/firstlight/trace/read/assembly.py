@@ -1,4 +1,4 @@
-"""Logs → `Trace`: every compile with its reason, where the time went."""
+"""Assembles a `Trace` from logs: every compile with its reason, and where the time went."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firstlight.present.quantities import counted
 from firstlight.trace.read import model, phases, recompiles, timeline
 from firstlight.trace.read.compiles import FunctionKey, compiles_of
 from firstlight.trace.read.event_checks import Event
-from firstlight.trace.read.first_result import first_read, first_result, put_out
+from firstlight.trace.read.first_result import first_output, first_read, first_result
 from firstlight.trace.read.imported_packages import packages
 from firstlight.trace.read.log_events import ProcessLog, last_run, place_of, read_logs
 
@@ -19,22 +19,22 @@ _Compiles = list[tuple[FunctionKey, model.Compile]]
 
 
 def read_folder(folder: Path) -> model.Trace:
-    """The trace of the last run in a folder, without findings. TraceLogError: there is none."""
+    """The trace of the last run in a folder, without findings. TraceLogError if there is none."""
     logs, earlier = last_run(read_logs(Path(folder)))
     trace = assemble(logs)
     if not earlier:
         return trace
-    told = (
-        f"runs: the folder holds {counted(earlier, 'earlier run')} as well, not in this "
-        "report; give every run a folder of its own"
+    problem = (
+        f"runs: the folder also holds {counted(earlier, 'earlier run')}, not in this "
+        "report; give every run its own folder"
     )
     first, *others = trace.processes
-    first = replace(first, problems=(*first.problems, told))
+    first = replace(first, problems=(*first.problems, problem))
     return replace(trace, processes=(first, *others))
 
 
 def assemble(logs: Sequence[ProcessLog]) -> model.Trace:
-    """A trace without findings from the logs of its processes, in their order."""
+    """A trace without findings, from the logs of its processes in their order."""
     begin = logs[0].start_of_day_ns if logs else None
     logs = [replace(log, program_start_of_day_ns=begin) for log in logs]
     read = [_read_process(number, log, logs) for number, log in enumerate(logs)]
@@ -46,8 +46,8 @@ def assemble(logs: Sequence[ProcessLog]) -> model.Trace:
         findings=(),
         time_to_first_result_seconds=min(results, default=None),
         compile_count=sum(c.compiled for f in functions for c in f.compiles),
-        # An operation of JAX on its own is compiled once for every shape, as it should be: only
-        # functions that somebody wrote can be said to compile again.
+        # An operation of JAX is rightly compiled once per shape: only the recompiles of functions
+        # that somebody wrote count.
         recompiles=sum(f.recompiles for f in functions if not f.library),
         torch_regions=tuple(
             {"process": number, **event}
@@ -85,7 +85,7 @@ def _read_process(
         first_result_site=first.site if first else None,
         first_result_witness=first.witness if first else None,
         first_read=first_read(log),
-        first_output=put_out(log),
+        first_output=first_output(log),
         first_result_pattern=log.head.get("first_result_pattern"),
         phases_seconds=phases.sums(spans),
         timeline=spans,
@@ -112,7 +112,7 @@ def _read_process(
 def _other_threads(
     log: ProcessLog, pieces: Mapping[int, Sequence[timeline.Part]]
 ) -> tuple[model.Thread, ...]:
-    """What threads beside the main one did, the first to begin first."""
+    """Timelines of the threads other than the main one, by their begin."""
     names = {e["thread"]: e["thread_name"] for e in log.of("begin") if e.get("thread_name")}
     busy = {thread: [part for part in cut if part.interval] for thread, cut in pieces.items()}
     busy.pop(timeline.main_thread(log), None)
@@ -149,17 +149,17 @@ def _device_use(log: ProcessLog) -> model.DeviceUse | None:
 
 
 def _version(package: str, log: ProcessLog, logs: Sequence[ProcessLog]) -> str | None:
-    told = log.first(package)
-    if told is None and not log.head.get("whole", True):
-        # A fork has what its parent had imported, and no event of its own for it.
+    event = log.first(package)
+    if event is None and not log.head.get("whole", True):
+        # A fork inherits its parent's imports, and has no event for them.
         parents = [other for other in logs if other.head["pid"] == log.head.get("parent")]
-        told = parents[0].first(package) if parents and parents[0] is not log else None
-    return str(told["version"]) if told else None
+        event = parents[0].first(package) if parents and parents[0] is not log else None
+    return str(event["version"]) if event else None
 
 
 def _problems(log: ProcessLog, end: Event) -> tuple[str, ...]:
-    told = {str(p) for e in (*log.of("problem"), end) for p in e.get("problems", ())}
-    problems = sorted(told) + _silent(log)
+    reported = {str(p) for e in (*log.of("problem"), end) for p in e.get("problems", ())}
+    problems = sorted(reported) + _missing_events(log)
     if log.unreadable_lines:
         lines = f"{counted(log.unreadable_lines, 'line')} cannot be read"
         problems.append(f"log: {lines}: cut off by a kill or a full disk, or damaged")
@@ -167,36 +167,36 @@ def _problems(log: ProcessLog, end: Event) -> tuple[str, ...]:
 
 
 def _incomplete(log: ProcessLog, end: Event) -> str | None:
-    """Why the log may lack compiles, if it may."""
+    """Why the log may lack compiles; None if it is complete."""
     exited = log.first("exited")
     if end.get("lost"):
         return f"{counted(end['lost'], 'event')} could not be written"
     if log.unreadable_lines and not end and exited is None:
         return "the log breaks off within a line, as on a full disk"
-    # A kill cuts off the line that is being written: no other is missing.
+    # A kill may cut off one line, the last; then none other is missing.
     if log.unreadable_lines > ((exited or {}).get("signal") is not None):
         return f"{counted(log.unreadable_lines, 'line')} of the log cannot be read"
     return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
 
-def _silent(log: ProcessLog) -> list[str]:
-    """Events that should have come and did not: this JAX may call them something else."""
+def _missing_events(log: ProcessLog) -> list[str]:
+    """Expected events that did not come: this JAX may have other names for them."""
     stages = {event["stage"] for event in log.of("stage")}
     result = log.first("first_result") is not None
     if log.first("jax") is None or not log.head.get("whole", True):
-        return []  # of a part, the begin of something may be missing
+        return []  # a recording of a part may lack the begin of something
     if not stages:
-        # A program may be without any compile; one that has a result hardly is.
+        # A program may compile nothing, but then it hardly has a result.
         silent = "events: JAX reported no compile; this version may name its events differently"
         return [silent] if result else []
     words = {"trace": "tracing", "lower": "lowering", "compile": "compiling"}
     no_calls = "calls: this JAX does not show which calls made it compile, nor for what arguments"
     unknown = all(event["call"] is None for event in log.of("stage"))
     return [no_calls] * unknown + [
-        f"events: this JAX reported nothing about {words[stage]}: its seconds are not known, "
-        "and are part of what is called the rest"
+        f"events: this JAX reported nothing about {words[stage]}: its seconds are unknown, "
+        "and are counted as everything else"
         for number, stage in enumerate(model.STAGES)
-        # A program that ended early has no later stages: that alone means nothing.
+        # A program that ended early has no later stages.
         if stage not in stages and (result or stages & set(model.STAGES[number + 1 :]))
     ]
 

@@ -1,4 +1,4 @@
-"""Calls and stages of a log put together: one `Compile` per program."""
+"""Combines the calls and stages of a log: one `Compile` per program."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from firstlight.trace.read.first_result import FirstResult
 from firstlight.trace.read.log_events import ProcessLog, place_of
 from firstlight.trace.read.model import CacheStatus, CacheUse, MissReason
 
-#: Objects of one function that one line may call before it counts as making them anew.
+#: Objects of one function that one line may call before it counts as creating them repeatedly.
 _MAX_COPIES = 2
 
 
 @dataclass(frozen=True)
 class FunctionKey:
-    """What two compiles of the same function share: its name, place, and all of its code."""
+    """Equal for compiles of the same function: its name, place, and all of its code."""
 
     name: str
     place: model.SourceLine | None
     module: str | None
     library: bool
     kind: str | None
-    made_of: int | None = None  # a number for all code in it and around it
-    copy: int = 0  # of several objects of the same code that are meant to be several
+    made_of: int | None = None  # checksum of all code in it and around it
+    copy: int = 0  # which of several objects with the same code that count as different functions
 
 
 @dataclass
 class _Group:
-    """The stages of one program, as they come."""
+    """The stages of one program, in their order."""
 
     call: Event | None
     stages: list[tuple[int, Event]] = field(default_factory=list)  # with the index in the log
@@ -42,7 +42,7 @@ def compiles_of(
     log: ProcessLog, process: int, exclusive_ns: Mapping[int, int], first: FirstResult | None
 ) -> Iterator[tuple[FunctionKey, model.Compile]]:
     """Every program that was traced, lowered or compiled, by its begin.
-    exclusive_ns: of each stage event, without all that ran inside. first: the first result."""
+    exclusive_ns: time of each stage event without what ran inside. first: the first result."""
     groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
     keys = [_key(group) for group in groups]
     for key, copy, group in zip(keys, _copies(keys, groups), groups, strict=True):
@@ -50,7 +50,7 @@ def compiles_of(
 
 
 def _groups(log: ProcessLog) -> list[_Group]:
-    """Stages that belong together: of one call, in order. A stage that comes again is another."""
+    """Groups the stages of each call, in order; a repeated stage begins a new group."""
     calls = {event["call"]: event for event in log.of("call")}
     open_groups: dict[object, _Group] = {}
     groups: list[_Group] = []
@@ -69,7 +69,7 @@ def _groups(log: ProcessLog) -> list[_Group]:
 
 
 def _copies(keys: Sequence[FunctionKey], groups: Sequence[_Group]) -> list[int]:
-    """Which of the objects of a function each program is of; 0 where all count as one."""
+    """`FunctionKey.copy` of each program; 0 if all objects of the function count as one."""
     by_key: dict[FunctionKey, list[Event]] = defaultdict(list)
     for key, group in zip(keys, groups, strict=True):
         if group.call is not None and group.stages[-1][1]["stage"] == "compile" and not key.library:
@@ -84,11 +84,11 @@ def _copies(keys: Sequence[FunctionKey], groups: Sequence[_Group]) -> list[int]:
 
 
 def _are_made_again(calls: Sequence[Event]) -> bool:
-    """Whether one call in the source is of a new object of the function each time that it runs.
-    Two models may share a call: only three objects, or two of the same owner, are a habit."""
+    """Whether one call in the source creates a new function object each time that it runs.
+    Two models may share a call, so it takes three objects, or two with the same owner."""
     at_call: dict[object, dict[object, tuple[int, ...]]] = defaultdict(dict)
     for call in calls:
-        # Not the line alone: it may hold two calls, each of a function by its name.
+        # Not the line alone: it may have two calls.
         sites = {tuple(call.get(name) or ()) for name in ("site", "user_site")} - {()}
         for site in sites:
             owners = tuple(call.get("belongs_to") or ())
@@ -107,7 +107,7 @@ def _key(group: _Group) -> FunctionKey:
     return FunctionKey(
         str(about.get("name") or name),
         place_of(about.get("place")),
-        # A process that was spawned has the main module by another name.
+        # A spawned process has the main module under another name.
         "__main__" if about.get("module") == "__mp_main__" else about.get("module"),
         bool(group.call.get("library")),
         about.get("kind"),
@@ -196,11 +196,11 @@ def _signature(call: Event, compiled: Event) -> model.Signature:
 
 
 def cache_use(compiled: Event, rank: str | None) -> CacheUse:
-    """What the cache did for a compile, and why it had nothing."""
+    """Whether the cache had a program, and if not, why."""
     counts = compiled.get("cache")
     if not compiled.get("cache_folder"):
         status = CacheStatus.OFF if "cache_folder" in compiled else CacheStatus.UNKNOWN
-    elif counts is None:  # a folder is set, and yet nothing was asked of it
+    elif counts is None:  # a folder is set, but JAX did not ask it
         status = CacheStatus.UNKNOWN
     elif counts.get("hit"):
         status = CacheStatus.HIT
@@ -216,7 +216,7 @@ def cache_use(compiled: Event, rank: str | None) -> CacheUse:
 
 
 def _why_not_written(compiled: Event, rank: str | None) -> MissReason:
-    """JAX asks in this order: is it process 0, does it call back, did it take long enough."""
+    """JAX checks in this order: process 0, callbacks, compile time."""
     index, least = compiled.get("process_index"), compiled.get("cache_least_seconds")
     if index not in (None, 0):
         return MissReason.RANK

@@ -1,6 +1,6 @@
-"""Whether an event of a log can be read: a log may be damaged, or written by somebody else.
+"""Checks the events of a log, which may be damaged, or written by somebody else.
 
-Only what readers rely on is checked. Unknown events and keys are let through.
+Only what readers rely on is checked; unknown events and keys pass.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from firstlight.trace.read.model import STAGES, ByIdentity
 
 Event = dict[str, Any]
 _Check = Callable[[object], bool]
-#: Longer texts say no more, and would fill a report.
-MAX_TEXT = 2000
+MAX_TEXT = 2000  # characters; longer texts would fill a report
 _MAX_DEPTH = 8
 
 
 def checked(event: Event) -> Event | None:
-    """The event without optional keys that are null; None: it cannot be read."""
+    """The event without optional keys that are null; None if it is not valid."""
     kind = event["event"]
     if kind not in _NEEDED:
         return event
@@ -30,7 +29,7 @@ def checked(event: Event) -> Event | None:
 
 
 def cut(value: object, depth: int = 0) -> object:
-    """The same with all texts short. ValueError: it is nested deeper than any event is."""
+    """The value with all texts shortened. ValueError: it is nested deeper than any event."""
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deep")
     if isinstance(value, str):
@@ -40,11 +39,11 @@ def cut(value: object, depth: int = 0) -> object:
     return [cut(v, depth + 1) for v in value] if isinstance(value, list) else value
 
 
-# --- what values may be ---------------------------------------------------------------------------
+# --- checks of values -----------------------------------------------------------------------------
 
 
 def _integer(value: object) -> TypeGuard[int]:
-    # JSON has no largest number, clocks and sums have.
+    # JSON has no largest integer; clocks and sums do.
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
 
 
@@ -63,7 +62,7 @@ def _text(value: object) -> bool:
 
 
 def _plain(value: object) -> bool:
-    # An integer may be one of Python's hashes, which have 64 bits.
+    # An integer may be a hash of Python, which has 64 bits.
     small = isinstance(value, int) and abs(value) < 1 << 64
     return value is None or isinstance(value, (str, float)) or small
 
@@ -93,7 +92,7 @@ def _mapping_of(check: _Check) -> _Check:
 
 
 def _mapping(needed: str = "", **checks: _Check) -> _Check:
-    """A mapping in which these are right, as far as they are present."""
+    """A mapping with the needed keys, in which the checked ones are valid if present."""
     must = {*needed.split()}
     return lambda value: (
         isinstance(value, dict)
@@ -107,7 +106,7 @@ def _mapping(needed: str = "", **checks: _Check) -> _Check:
 
 
 def _place(value: object) -> bool:
-    """[file, line], or with the function; an empty one says nothing."""
+    """[file, line] or [file, line, function]; [] and None mean unknown."""
     if not value or not isinstance(value, list):
         return value in ([], None)
     function = value[2] if len(value) > 2 else None
@@ -132,7 +131,7 @@ _WAIT = _mapping(
     "n ns span site user_site", n=_count, ns=_count, span=_MOMENTS, site=_place, user_site=_place
 )
 
-#: What must be there, by kind of event.
+#: Required keys by kind of event.
 _NEEDED = {
     "process": "pid recording_ns",
     "jax": "version",

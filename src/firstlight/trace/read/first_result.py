@@ -1,11 +1,10 @@
-"""Which moment was the first result of the program, of all that were read and put out.
+"""Decides which read or output was the first result of the program.
 
-What a package reads for itself, and what is read to prepare data, is not a result. The witnesses
-are the program's own reads, and what it puts out. A read that is put out before anything else is
-compiled is a result, whatever was compiled for it. Else the first output that holds a number, once
-a function has been compiled, has a result in it: if the program itself read one since the last
-compile before that output, the result was there with that read; if only a package did, with the
-output.
+Reads by a package for its own purposes, and reads that prepare data, are not results. The evidence
+is what the program itself reads and outputs. A read that is output before anything else is compiled
+is a result. Otherwise the first output with a number after a function was compiled contains one: if
+the program itself read an array between the last compile and that output, the result was there at
+that read; if only a package did, at the output.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from firstlight.trace.read.model import CONTROL_FLOW, Read, SourceLine, Witness
 
 @dataclass(frozen=True)
 class FirstResult:
-    """When it was there, by the clock of the log."""
+    """The moment of the first result, by the clock of the log."""
 
     ns: int
     site: SourceLine | None
@@ -27,18 +26,18 @@ class FirstResult:
 
 
 def first_result(log: ProcessLog) -> FirstResult | None:
-    """None: the program read and put out nothing that could be one."""
+    """None if the program read and output nothing that could be a result."""
     marked = log.first("marked")
     if marked is not None:
         return _at(marked, Witness.MARKED)
     if log.head.get("first_result_pattern"):
-        return None  # what was asked for did not come
+        return None  # what the user asked for did not come
     found = [one for one in (_first_shown(log), _after_functions(log)) if one is not None]
     return min(found, key=lambda one: one.ns, default=None)
 
 
 def _first_shown(log: ProcessLog) -> FirstResult | None:
-    """The first result that the program read and put out before anything else was compiled."""
+    """The first read whose value the program output before anything else was compiled."""
     ends = sorted(e["end_ns"] for e in log.of("stage") if e["stage"] == "compile")
     outputs = [e["ns"] for e in log.of("output") if e.get("reads")]
     for read in sorted(log.of("read"), key=_ns):
@@ -49,9 +48,9 @@ def _first_shown(log: ProcessLog) -> FirstResult | None:
 
 
 def _after_functions(log: ProcessLog) -> FirstResult | None:
-    """The first result once a function of the program was compiled."""
+    """The first result after a function of the program was compiled."""
     compiled = _functions_compiled(log)
-    since, output = compiled[0] if compiled else log.start_ns, _first_output(log)
+    since, output = compiled[0] if compiled else log.start_ns, _first_number_output(log)
     reads = [e for e in log.of("read") if e["ns"] >= since]
     if output is not None:
         since = max((ns for ns in compiled if ns <= output["ns"]), default=since)
@@ -61,9 +60,9 @@ def _after_functions(log: ProcessLog) -> FirstResult | None:
     return None if output is None else _at(output, Witness.PUT_OUT)
 
 
-def _first_output(log: ProcessLog) -> Event | None:
-    """The first output with a number in it after a function was compiled; after the first read,
-    if any was seen: NumPy reads an array on a CPU unseen."""
+def _first_number_output(log: ProcessLog) -> Event | None:
+    """The first output with a number after a function was compiled; if any read was seen, the first
+    after it. (NumPy's reads of an array on a CPU cannot be seen.)"""
     compiled, seen = _functions_compiled(log), log.first("first_result") is not None
     begin = compiled[0] if compiled else log.start_ns
     outputs = (e for e in log.of("output") if e["ns"] >= begin and (e.get("reads") or not seen))
@@ -71,15 +70,15 @@ def _first_output(log: ProcessLog) -> Event | None:
 
 
 def first_read(log: ProcessLog) -> Read | None:
-    """The first result that anybody read."""
+    """The first read by anything, packages included."""
     return _moment(log, log.first("first_result"))
 
 
-def put_out(log: ProcessLog) -> Read | None:
-    """The first output that may hold a result, from the first result on."""
+def first_output(log: ProcessLog) -> Read | None:
+    """The first output that may show a result, at or after the first result."""
     first = first_result(log)
     outputs = [e for e in log.of("output") if e.get("reads") and first and e["ns"] >= first.ns]
-    return _moment(log, min(outputs, key=_ns, default=None) or _first_output(log))
+    return _moment(log, min(outputs, key=_ns, default=None) or _first_number_output(log))
 
 
 def _moment(log: ProcessLog, event: Event | None) -> Read | None:
@@ -89,7 +88,7 @@ def _moment(log: ProcessLog, event: Event | None) -> Read | None:
 
 
 def _functions_compiled(log: ProcessLog) -> list[int]:
-    """Ends of all compiles but those of JAX's own operations, in order; a loop has functions."""
+    """Ends of all compiles in order, except those of JAX's operations (loops hold functions)."""
     library = {
         e["call"]
         for e in log.of("call")

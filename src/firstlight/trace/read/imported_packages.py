@@ -1,7 +1,7 @@
-"""Imports of a process, summed up by top-level package.
+"""Imports of a process, summed by top-level package.
 
-What is compiled or waited for while a module is imported is no time of its import: it would be
-spent wherever the module came from.
+Compiling and waiting during an import are not part of its time: without the import they would
+happen elsewhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from firstlight.trace.read import timeline
 from firstlight.trace.read.log_events import ProcessLog, place_of
 from firstlight.trace.read.model import ImportedPackage, SourceLine
 
-#: What comes with JAX. Who imports it first does not make it slower: the program needs it. Not
-#: SciPy, which JAX requires to be installed and does not import, or only where it is needed.
+#: JAX and what it imports: not a cost of the package that imports it first, since the program needs
+#: it. Not SciPy, which JAX requires but imports only where it is needed.
 JAX_ITSELF = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum", "firstlight"})
 #: Modules that the recorder itself brings into the process.
 _RECORDER = ("firstlight.trace", "firstlight.telemetry")
@@ -30,13 +30,13 @@ class _Package:
     imported_by: str | None
     own_ns: int = 0
     whole_ns: int = 0
-    jax_ns: int = 0  # of the whole: JAX and what comes with it
+    jax_ns: int = 0  # the part of whole_ns for JAX and what it imports
     modules: int = 0
     site: SourceLine | None = None
 
 
 def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
-    """All packages that were imported, the most expensive first."""
+    """All imported packages, the most expensive first."""
     found: dict[str, _Package] = {}
     others, main = _others(log), timeline.main_thread(log)
     for event in log.of("imports"):
@@ -47,12 +47,12 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
             one.own_ns += own
             one.modules += 1
             if package not in around:
-                one.whole_ns += total  # else it is counted already, in the one around it
+                one.whole_ns += total  # otherwise the module around it has counted it
                 one.site = one.site or place_of(event.get("sites", {}).get(name))
             if package in JAX_ITSELF and JAX_ITSELF.isdisjoint(around):
                 for other in dict.fromkeys(around):
                     found[other].jax_ns += total
-    told = (
+    summed = (
         ImportedPackage(
             name=name,
             seconds=one.own_ns / 1e9,
@@ -65,11 +65,11 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
         )
         for name, one in found.items()
     )
-    return tuple(sorted(told, key=lambda p: -p.seconds))
+    return tuple(sorted(summed, key=lambda p: -p.seconds))
 
 
 def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
-    """Of each thread, from when to when it did something else than importing, in order."""
+    """By thread, the periods in which it did something other than importing, in order."""
     found: dict[int, list[tuple[int, int]]] = {}
     for thread, intervals in timeline.intervals_by_thread(log, log.last_ns).items():
         merged = found.setdefault(thread, [])
@@ -83,11 +83,11 @@ def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
 
 
 def _without(modules: list[_Module], others: list[tuple[int, int]]) -> Iterator[_Nested]:
-    """Modules by their begin, with the packages around them, less what else was done meanwhile."""
+    """Modules by their begin with the packages around them, without the time of other work."""
     for name, begin, total, own, around in _nested(modules):
         end = begin + total
         inside = [(max(begin, a), min(end, b)) for a, b in others if a < end and b > begin]
-        # Of its own time only what was not within another module.
+        # Its own time loses only what was not within another module.
         within = (m for m in (modules if inside else ()) if begin < m[1] and m[2] < total)
         deeper = [(m[1], m[1] + m[2]) for m in within]
         alone = [(a, b) for a, b in inside if not any(c <= a and b <= d for c, d in deeper)]

@@ -1,4 +1,4 @@
-"""Logs of a trace as they lie on disk: a file per process, a line per event, ending anywhere."""
+"""The logs of a trace on disk: a file per process, a line per event, perhaps cut off anywhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NotRecordedError(FirstlightError):
 
 @dataclass(frozen=True)
 class ProcessLog:
-    """What one process wrote: its first event, and all that follow."""
+    """The events of one process: the first, which describes the process, and all others."""
 
     head: Event
     events: list[Event] = field(default_factory=list)
@@ -38,7 +38,7 @@ class ProcessLog:
         return (event for event in self.events if event["event"] == kind)
 
     def first(self, kind: str) -> Event | None:
-        """The first event of a kind. Only for complete logs: they are searched once."""
+        """The first event of a kind. Only for complete logs: the search is cached."""
         return self._first_of_kind.get(kind)
 
     @cached_property
@@ -59,7 +59,7 @@ class ProcessLog:
 
     @property
     def start_of_day_ns(self) -> int:
-        """The start by the wall clock, which machines share; monotonic clocks they do not."""
+        """The start by the wall clock, which machines share, unlike monotonic clocks."""
         monotonic, wall = self.head.get("clock") or (0, 0)
         return self.start_ns + int(wall) - int(monotonic)
 
@@ -69,7 +69,7 @@ class ProcessLog:
 
     @property
     def origin_ns(self) -> int:
-        """The start of the program, from which all moments are counted, on this process's clock."""
+        """The start of the program, the origin of all moments, on this process's clock."""
         if self.program_start_of_day_ns is None:
             return self.start_ns
         return self.start_ns - (self.start_of_day_ns - self.program_start_of_day_ns)
@@ -79,33 +79,33 @@ class ProcessLog:
         return (ns - self.origin_ns) / 1e9
 
 
-def place_of(told: Sequence[Any] | None) -> SourceLine | None:
-    """[file, line, function] or [file, line] as a place."""
-    if not told or told[0] is None:
+def place_of(value: Sequence[Any] | None) -> SourceLine | None:
+    """[file, line, function] or [file, line] as a `SourceLine`."""
+    if not value or value[0] is None:
         return None
-    return SourceLine(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
+    return SourceLine(str(value[0]), int(value[1]), value[2] if len(value) > 2 else None)
 
 
 def read_logs(folder: Path) -> list[ProcessLog]:
-    """All processes that wrote into a folder, by their start. TraceLogError where there is none."""
+    """The logs of all processes in a folder, by their start. TraceLogError if there are none."""
     if not folder.exists():
         raise TraceLogError(f"{folder}: there is no such folder. Name the folder of a trace.")
     if not folder.is_dir():
         raise TraceLogError(
-            f"{folder} is a file. Name the folder that its logs (*.jsonl) are in, "
-            f"{folder.parent} perhaps."
+            f"{folder} is a file. Name the folder that contains the logs (*.jsonl), "
+            f"perhaps {folder.parent}."
         )
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise TraceLogError(
             f"{folder}: no trace here (no file *.jsonl). The program may have ended before Python "
-            "started, or runs in a Python that has no Firstlight installed."
+            "started, or may run in a Python without Firstlight."
         )
     logs = [log for path in files for log in _read_file(path)]
     if not logs:
         raise TraceLogError(
-            f"{folder}: its files hold no event of Firstlight. If the program was killed at once, "
-            "nothing was written yet; trace it again."
+            f"{folder}: its files contain no event of Firstlight. If the program was killed at "
+            "once, nothing had been written; trace it again."
         )
     return sorted(logs, key=lambda log: log.start_of_day_ns)
 
@@ -126,17 +126,17 @@ def _read_file(path: Path) -> list[ProcessLog]:
 
 
 def parsed(line: str) -> Event | None:
-    """The event of a line; None: it cannot be read."""
+    """The event of a line; None if it is not valid."""
     try:
         event = json.loads(line)
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             return None
-        # Torch's own texts are shown as they are; of all else only what has been checked.
+        # Reports show torch's texts unchecked, so these are shortened too.
         if len(line) > MAX_TEXT or event["event"].startswith("torch_"):
             event = cut(event)
     except (ValueError, RecursionError):  # cut off by a kill, or not written by us
         return None
-    # Of a newer log only the version has to be understood.
+    # Of another or newer format, only the schema and the version need to be valid.
     ours = event.get("schema") == SCHEMA and event.get("version", 0) in range(VERSION + 1)
     return event if event["event"] == "process" and not ours else checked(event)
 
@@ -149,14 +149,14 @@ def _check_version(head: Event, path: Path) -> None:
         raise TraceLogError(f"{path}: not a log of a trace (version {repr(version)[:40]}).")
     if version > VERSION:
         raise TraceLogError(
-            f"{path}: version {version} of the log was written by a newer Firstlight; this "
-            f"one reads up to {VERSION}. Update Firstlight to read it."
+            f"{path}: a newer Firstlight wrote this log (version {version}); this one reads "
+            f"up to version {VERSION}. Update Firstlight to read it."
         )
 
 
 def last_run(logs: Sequence[ProcessLog]) -> tuple[list[ProcessLog], int]:
-    """The logs of the last run, and how many runs there were before. logs: by their start.
-    Of one run are processes that overlap, that one of them started, and the ranks of a job."""
+    """The logs of the last run, and the number of earlier runs. logs: by their start.
+    Processes belong to one run if they overlap, started one another, or are ranks of a job."""
     runs: list[list[ProcessLog]] = []
     for log in logs:
         if runs and _belongs(log, runs[-1]):
@@ -176,7 +176,7 @@ def _belongs(log: ProcessLog, run: Sequence[ProcessLog]) -> bool:
 
 
 def _started(other: ProcessLog, log: ProcessLog) -> bool:
-    """Whether a process started another, or became it (exec) and so has no end of its own."""
+    """Whether `other` started this process, or became it (exec) and therefore has no end."""
     pid = other.head["pid"]
     return bool(
         pid == log.head.get("parent") or (pid == log.head["pid"] and other.first("end") is None)

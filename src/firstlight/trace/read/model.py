@@ -1,7 +1,7 @@
-"""What a trace says, as frozen values.
+"""The data of a trace, as frozen dataclasses.
 
-Moments are seconds from the start of the program, which is that of its first process, so that one
-moment has one number everywhere. What is not known is None, and `Process.problems` says why.
+Moments are seconds from the start of the program's first process, in every process. Unknown values
+are None, and `Process.problems` says why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from firstlight.trace.record.log_format import package_of
 
-#: Operations that take functions: a program of one is that of the functions, also outside of jit.
+#: Operations that take functions: their programs are the user's, even outside jit.
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 #: Stages of a compile, in their order.
 STAGES = ("trace", "lower", "compile")
@@ -47,7 +47,7 @@ class Argument:
 
 
 class ByIdentity(Enum):
-    """What a static value is that is equal to nothing but itself."""
+    """Kinds of static values that are equal only to themselves."""
 
     FUNCTION = "function"
     PARTIAL = "partial"
@@ -58,16 +58,16 @@ class ByIdentity(Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """Which one it is of all that are made of the same code."""
+    """Which one a value is among those made of the same code."""
 
     kind: ByIdentity
-    number: int | None  # the same number: the same object; None: it cannot be known again
-    made_of: int | None  # the same number: the same code
-    belongs_to: tuple[int, ...] = ()  # objects that it has to do with
+    number: int | None  # equal for the same object; None: it cannot be recognised again
+    made_of: int | None  # equal for the same code
+    belongs_to: tuple[int, ...] = ()  # the numbers of its owners
 
 
 class Reason(StrEnum):
-    """Why JAX compiles again, the strongest first: each alone is enough, whatever comes after."""
+    """Why JAX compiles again, the strongest first: each alone is enough."""
 
     NEW_FUNCTION = "new function object"
     STATIC = "static value"
@@ -80,46 +80,46 @@ class Reason(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: The field of a difference in how many arguments were given by position.
+#: `Difference.field` if another number of arguments was given by position.
 BY_POSITION = "arguments by position"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it was when the nearest program before was compiled."""
+    """One difference between a compile and the nearest earlier one."""
 
     kind: Reason
-    field: str | None  # the argument or what of it, a setting; None: the log does not say which
-    before: str  # "": that side does not have it
+    field: str | None  # path of an argument, or name of a setting; None: the log does not say which
+    before: str  # "": missing on that side
     after: str
-    distance: int = 1  # how far it takes two signatures apart
-    identity: ByIdentity | None = None  # the same values, in another object
+    distance: int = 1  # its weight in the search for the nearest signature
+    identity: ByIdentity | None = None  # set if only the object differs
 
     @property
     def is_of_argument(self) -> bool:
-        """Whether a value that was given differs, and which is known."""
+        """Whether the value of a known argument differs."""
         given = (Reason.STATIC, Reason.SHAPE, Reason.DTYPE, Reason.WEAK, Reason.SHARDING)
         return self.kind in given and self.field is not None
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a compiled program depends on."""
+    """Everything that a compiled program depends on."""
 
     arguments: tuple[Argument, ...]
-    leaves: int  # of which so many are listed in `arguments`
+    leaves: int  # all; `arguments` may list fewer
     tree: str
     static: Mapping[str, str]
     context: Mapping[str, Any]
-    function_object: int  # the same number: the same object
+    function_object: int  # equal for the same object
     identity: Mapping[str, Identity] = field(default_factory=dict)  # of some of `static`
 
 
 @dataclass(frozen=True)
 class Constant:
-    """An array from outside that is part of a program."""
+    """An array that a program captured."""
 
-    name: str | None  # as the function knows it: TABLE, self.weights; None: it has no name there
+    name: str | None  # in the function: TABLE, self.weights; None: unknown
     origin: str | None  # closure, global
     dtype: str
     shape: tuple[Any, ...]
@@ -129,7 +129,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Resharded:
-    """An argument that a program divides among devices in another way than it is given."""
+    """An argument whose sharding is not the one that the program uses."""
 
     name: str
     dtype: str
@@ -137,7 +137,7 @@ class Resharded:
     bytes: int
     given: str  # partition specs
     used: str
-    place: SourceLine | None  # the line that wants it so
+    place: SourceLine | None  # the line that requests `used`
 
 
 class CacheStatus(StrEnum):
@@ -150,10 +150,10 @@ class CacheStatus(StrEnum):
 
 
 class MissReason(StrEnum):
-    """Why it was not. With the first two the cache can help next time, with the others never."""
+    """Why a program was not in the cache. Only after the first two can the next start find it."""
 
     NO_ENTRY = "no entry"
-    OTHER_KEY = "other key"  # entries of the same program are there, under another key
+    OTHER_KEY = "other key"  # there are entries of the same name, under other keys
     BELOW_THRESHOLD = "below threshold"
     CALLBACKS = "callbacks"
     RANK = "rank"
@@ -176,29 +176,29 @@ class Compile:
     thread: int
     begin_seconds: float
     end_seconds: float
-    stage_seconds: Mapping[str, float | None]  # exclusive: what ran inside is not counted twice
+    stage_seconds: Mapping[str, float | None]  # without the time of what ran inside
     signature: Signature | None
-    site: SourceLine | None  # the call, nearest outside of JAX
-    user_site: SourceLine | None  # nearest outside of any installed package
+    site: SourceLine | None  # the call: the nearest line outside JAX
+    user_site: SourceLine | None  # the nearest line outside any installed package
     compiled: bool  # False: traced or lowered only
     cache: CacheUse | None = None
     equations: int | None = None
     equation_lines: tuple[tuple[SourceLine, int], ...] = ()
     constant_bytes: int | None = None
-    constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
+    constants: tuple[Constant, ...] = ()  # large ones only, the largest first
     resharded: tuple[Resharded, ...] = ()
     executable_bytes: int | None = None
     recompile_reason: Reason | None = None  # None: the first
-    recompile_differences: tuple[Difference, ...] = ()  # all of them, the reason first
-    #: For each of `equation_lines`: how often its most frequent equation comes again.
+    recompile_differences: tuple[Difference, ...] = ()  # the reason first
+    #: For each of `equation_lines`: how often its most frequent equation occurs.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
-    results_before: int | None = None  # how often the program had waited for a result by then
+    results_before: int | None = None  # results that the program had waited for by then
     entry_site: SourceLine | None = None  # the user's call of a package that called `user_site`
-    before_first_result: bool = True  # or there was none
-    packages: tuple[str, ...] = ()  # whose code took part in it
-    stack: tuple[SourceLine, ...] = ()  # from the call outwards, without frames of JAX
-    stages: tuple[Span, ...] = ()  # from begin to end, with what ran inside
+    before_first_result: bool = True  # also true if there was no first result
+    packages: tuple[str, ...] = ()  # whose code made equations of it
+    stack: tuple[SourceLine, ...] = ()  # from the call outwards, without JAX's frames
+    stages: tuple[Span, ...] = ()  # including the time of what ran inside
 
     @property
     def seconds(self) -> float:
@@ -209,23 +209,23 @@ class Compile:
         return self.cache is not None and self.cache.status == CacheStatus.HIT
 
     @property
-    def recompile_is_for_that_alone(self) -> bool:
+    def has_single_reason(self) -> bool:
         return len({difference.kind for difference in self.recompile_differences}) <= 1
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Paths of all arguments that differ from the nearest program before."""
+        """Paths of all arguments that differ from the nearest earlier compile."""
         return tuple(d.field for d in self.recompile_differences if d.is_of_argument and d.field)
 
 
 @dataclass(frozen=True)
 class Function:
-    """All compiles of one function: of the same code, whatever object it was."""
+    """All compiles of one function, that is of the same code."""
 
     name: str
     place: SourceLine | None
     module: str | None
-    library: bool  # of JAX itself: an operation outside of any jit
+    library: bool  # one of JAX's own: an operation outside any jit
     compiles: tuple[Compile, ...]
     kind: str | None = None  # function, partial, method, …
 
@@ -243,7 +243,7 @@ class Function:
 
     @property
     def cache_counts(self) -> dict[str, int]:
-        """What the persistent cache did: {"hit": 1, "miss": 3}."""
+        """Compiles by cache status: {"hit": 1, "miss": 3}."""
         return dict(Counter(c.cache.status for c in self.compiles if c.cache is not None))
 
 
@@ -252,13 +252,13 @@ class ImportedPackage:
     """A top-level package with all of its modules."""
 
     name: str
-    seconds: float  # of its own modules, without those of others that they import
-    with_others_seconds: float  # what would be saved if it were not imported first by this one
+    seconds: float  # of its own modules only
+    with_others_seconds: float  # with the modules of others that it was the first to import
     modules: int
     begin_seconds: float
-    imported_by: str | None = None  # the package around it; None: the program itself
-    site: SourceLine | None = None  # the import statement, of expensive ones
-    beyond_jax_seconds: float = 0.0  # with others, but without JAX and what comes with it
+    imported_by: str | None = None  # a package; None: the program itself
+    site: SourceLine | None = None  # the import statement, if it was expensive
+    beyond_jax_seconds: float = 0.0  # with others, without JAX and what JAX imports
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Wait:
 
 
 class Witness(Enum):
-    MARKED = "marked"  # by the program itself, or by what it was asked to look for
+    MARKED = "marked"  # by the program itself, or by --first-result
     READ = "read"  # by the program's own code
     PUT_OUT = "put out"
 
@@ -281,7 +281,7 @@ class Witness(Enum):
 class Read:
     seconds: float
     site: SourceLine | None
-    package: str | None = None  # that read it for itself
+    package: str | None = None  # that read it for its own purposes
 
 
 @dataclass(frozen=True)
@@ -294,11 +294,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread beside the main one, while it did something that is recorded."""
+    """A thread other than the main one, while it did something that is recorded."""
 
-    number: int  # by which the system, and `Compile.thread`, know it
+    number: int  # the system's, and that of `Compile.thread`
     name: str
-    timeline: tuple[Span, ...]  # without the time in which nothing is known of it
+    timeline: tuple[Span, ...]  # without the time in which nothing was recorded
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class DeviceUse:
     platform: str
     begin_seconds: float
     seconds: float
-    reserves_memory: bool  # most of that of the device, as JAX does by default
+    reserves_memory: bool  # most of the device's, as JAX does by default
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class Process:
     python: str
     jax_version: str | None
     torch_version: str | None
-    wall_seconds: float | None  # None: it did not get to its end
+    wall_seconds: float | None  # None: it did not reach its end
     first_result_seconds: float | None  # of the program itself: see `first_result`
     first_result_site: SourceLine | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
@@ -329,32 +329,32 @@ class Process:
     waits: tuple[Wait, ...]
     short_waits: int
     short_waits_seconds: float
-    own_seconds: float  # of the recorder
-    unfinished: str | None  # what was being compiled when the log ended
+    own_seconds: float  # spent in the recorder
+    unfinished: str | None  # the program being compiled when the log ended
     problems: tuple[str, ...]
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
     first_result_witness: Witness | None = None
-    first_read: Read | None = None  # the first that anybody read: it may be a package
-    first_output: Read | None = None  # the first output that may hold a result
-    first_result_pattern: str | None = None  # what was asked for as the first result
-    started_at: float | None = None  # seconds of the clock on the wall, since 1970
-    threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
+    first_read: Read | None = None  # by anything, packages included
+    first_output: Read | None = None  # the first output that may show a result
+    first_result_pattern: str | None = None  # of --first-result
+    started_at: float | None = None  # wall clock, seconds since 1970
+    threads: tuple[Thread, ...] = ()  # other than the main one, by their begin
     device_use: DeviceUse | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
     kind: str
-    seconds: float  # what it costs, at most; findings may overlap
+    seconds: float  # an upper bound of the cost; findings may overlap
     title: str  # a sentence
     function: str | None
     place: SourceLine | None
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     before_first_result_seconds: float | None = None  # of the seconds; None: unknown
-    apart: bool = False  # of how JAX is set up, not of this program: shown after all others
+    apart: bool = False  # about the setup of JAX, not this program: shown after all others
 
     @property
     def location(self) -> str | None:
@@ -365,7 +365,7 @@ class Finding:
 class Trace:
     processes: tuple[Process, ...]
     functions: tuple[Function, ...]  # most expensive first
-    findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart
+    findings: tuple[Finding, ...]  # most expensive first; `apart` ones last
     time_to_first_result_seconds: float | None
     compile_count: int
     recompiles: int
@@ -373,5 +373,5 @@ class Trace:
 
     @property
     def started_at(self) -> float | None:
-        """Seconds of the clock on the wall, since 1970, of the first process."""
+        """Start of the first process by the wall clock, seconds since 1970."""
         return min((p.started_at for p in self.processes if p.started_at is not None), default=None)

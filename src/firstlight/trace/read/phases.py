@@ -1,4 +1,4 @@
-"""Kinds of time: their names, their colours, and how much of each went by until when."""
+"""Kinds of time: their names and colours, and the seconds of each up to a moment."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ LOOKS = {
 }
 
 
-def sums(spans: Iterable[Span], moment: float = float("inf")) -> dict[str, float]:
-    """Seconds of every kind until a moment."""
+def sums(spans: Iterable[Span], moment: float | None = None) -> dict[str, float]:
+    """Seconds by kind up to a moment (None: to the end); all kinds are present."""
     found = dict.fromkeys(LOOKS, 0.0)
     for span in spans:
-        seconds = max(0.0, min(span.end_seconds, moment) - span.begin_seconds)
-        found[span.kind] = found.get(span.kind, 0.0) + seconds
+        end = span.end_seconds if moment is None else min(span.end_seconds, moment)
+        found[span.kind] = found.get(span.kind, 0.0) + max(0.0, end - span.begin_seconds)
     return found
 
 
 def until(process: Process, moment: float | None) -> dict[str, float]:
-    """Seconds by kind from the start of a process to a moment of it (None: to its end)."""
+    """Seconds by kind of the main thread, up to a moment (None: to its end)."""
     return _present(process.timeline, moment)
 
 
 def in_other_threads(process: Process, moment: float | None) -> dict[str, float]:
-    """The same of all threads beside the main one, together: they run at the same time as it."""
+    """Seconds by kind of all other threads together, up to a moment (None: to their end)."""
     return _present((span for thread in process.threads for span in thread.timeline), moment)
 
 
 def _present(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
-    all_kinds = sums(spans) if moment is None else sums(spans, moment)
-    return {kind: seconds for kind, seconds in all_kinds.items() if seconds > 0}
+    return {kind: seconds for kind, seconds in sums(spans, moment).items() if seconds > 0}
 
 
 def lanes(process: Process) -> tuple[tuple[Span, ...], ...]:
-    """What each thread did, the main one first."""
+    """The timeline of each thread, the main one first."""
     return process.timeline, *(thread.timeline for thread in process.threads)
 
 
 def compiling_waited_for(process: Process, moment: float) -> float:
-    """Seconds until a moment in which some thread compiled and the main one did nothing else."""
+    """Seconds up to a moment in which some thread compiled and the main one did nothing else."""
     busy = [s for s in process.timeline if s.kind not in ("compile", "rest", "wait")]
     compiling = [s for lane in lanes(process) for s in lane if s.kind == "compile"]
     return _covered([*busy, *compiling], moment) - _covered(busy, moment)
 
 
 def _covered(spans: Iterable[Span], moment: float) -> float:
-    """Seconds until a moment in which any of the spans was under way."""
+    """Seconds up to a moment that are covered by any of the spans."""
     covered = reached = 0.0
     for span in sorted(spans, key=lambda s: s.begin_seconds):
         end = min(span.end_seconds, moment)
@@ -67,7 +66,7 @@ def _covered(spans: Iterable[Span], moment: float) -> float:
 
 
 def leading(trace: Trace) -> Process | None:
-    """The process that had the first result; without one, the longest."""
+    """The process with the first result; if there is none, the longest one."""
     with_result = [p for p in trace.processes if p.first_result_seconds is not None]
     if with_result:
         return min(with_result, key=lambda p: p.first_result_seconds or 0.0)
@@ -75,10 +74,9 @@ def leading(trace: Trace) -> Process | None:
 
 
 def name_of(kind: str) -> str:
-    """What a kind is called."""
     return LOOKS[kind][0] if kind in LOOKS else kind
 
 
 def class_of(kind: str) -> str:
-    """The class of the palette that colours a kind."""
+    """The CSS class that colours a kind."""
     return LOOKS[kind][1] if kind in LOOKS else "p-later"

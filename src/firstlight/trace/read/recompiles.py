@@ -1,7 +1,7 @@
-"""Why a function was compiled again: what differs from the nearest program that it had already.
+"""Why a function was compiled again: the differences from the nearest earlier compile.
 
-Of all earlier compiles of the function in the process, the one that differs in the fewest ways is
-the one to compare with: not the last, for a program may go back and forth between two shapes.
+Of all earlier compiles of the function in the process, the one with the fewest differences counts,
+not the last one: a program may alternate between two shapes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from firstlight.trace.read.model import (
 )
 from firstlight.trace.record.log_format import WHOLE
 
-#: In the log, but no setting.
+#: Keys of the context that are not settings.
 _FURTHER, _OTHERS = "further leaves", "others"
 _STRENGTH = {reason: number for number, reason in enumerate(Reason)}
 #: Earlier signatures that a compile is compared with.
 _MAX_COMPARED = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
-#: What JAX makes of a number of Python, without and with 64 bits.
+#: The dtype that JAX gives a Python number, without and with 64 bits.
 OF_PYTHON = {
     "bool": ("bool", "bool"),
     "int": ("int32", "int64"),
@@ -38,33 +38,33 @@ OF_PYTHON = {
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
 _HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-#: Objects that functions given as static arguments may belong to, and not be made anew for nothing.
+#: More owners than this of one static function: it is created repeatedly, not one per model.
 _MAX_OWNERS = 2
 _FUNCTIONS = (ByIdentity.FUNCTION, ByIdentity.PARTIAL, ByIdentity.METHOD)
-#: Of the code of each function that was given, what its objects belonged to.
+#: By code of each function that was passed: the owners of its objects.
 _Owners = Mapping[int | None, set[tuple[int, ...]]]
-#: Signatures that were compiled before, by what makes two of them equal, the last one last.
+#: Signatures compiled before, by key; the latest last.
 _Earlier = dict[object, Signature | None]
 
 
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
-    """The same compiles of one function, by their begin, each after the first with its reason."""
+    """The compiles of one function, by their begin, each after the first with its reason."""
     in_order = sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
     owners: dict[int | None, set[tuple[int, ...]]] = defaultdict(set)
     for identity in (i for c in in_order if c.signature for i in c.signature.identity.values()):
         owners[identity.made_of] |= {identity.belongs_to} if identity.belongs_to else set()
     all_earlier: dict[object, _Earlier] = defaultdict(dict)
-    told = []
+    found = []
     for one in in_order:
         if not one.compiled:
-            told.append(one)
+            found.append(one)
             continue
-        earlier = all_earlier[one.process, transformation(one), _given(one, owners)]
+        earlier = all_earlier[one.process, transformation(one), _passed(one, owners)]
         key = one.signature and _key(one.signature)
-        told.append(_with_reason(one, key, earlier, library) if earlier else one)
-        earlier.pop(key, None)  # it is the last one now
+        found.append(_with_reason(one, key, earlier, library) if earlier else one)
+        earlier.pop(key, None)  # moves it to the end
         earlier[key] = one.signature
-    return tuple(told)
+    return tuple(found)
 
 
 def _key(signature: Signature) -> object:
@@ -75,13 +75,13 @@ def _key(signature: Signature) -> object:
 
 
 def transformation(one: Compile) -> object:
-    """A function under vmap, or its gradient, is another program: as it should be."""
+    """The transformation of the call: under vmap, or as a gradient, it is another program."""
     return None if one.signature is None else one.signature.context.get("transformation")
 
 
-def _given(one: Compile, owners: _Owners) -> object:
-    """The functions that it was given: another code, or another model, makes another program, as it
-    should. One that is made anew for each call is of the same code."""
+def _passed(one: Compile, owners: _Owners) -> object:
+    """The functions passed as static arguments: other code, or another model, rightly makes another
+    program. A function that is created for each call has the same code."""
     given = one.signature.identity if one.signature else {}
     return tuple(
         (path, identity.made_of, identity.belongs_to if is_its_own else ())
@@ -92,7 +92,7 @@ def _given(one: Compile, owners: _Owners) -> object:
 
 
 def _with_reason(one: Compile, key: object, earlier: _Earlier, library: bool) -> Compile:
-    # The same signature if there was one, else the last ones: of thousands, any is as far away.
+    # An equal signature if there is one, otherwise the latest: among thousands any is as near.
     some = [earlier[key]] if key in earlier else [*earlier.values()][-_MAX_COMPARED:]
     known = [signature for signature in some if signature is not None]
     found = nearest_differences(one.signature, known, library) if one.signature and known else []
@@ -104,14 +104,14 @@ def _with_reason(one: Compile, key: object, earlier: _Earlier, library: bool) ->
 def nearest_differences(
     now: Signature, earlier: Sequence[Signature], library: bool = False
 ) -> list[Difference]:
-    """What differs from the earlier signature that differs least; of several, the last."""
+    """The differences from the nearest earlier signature; from the latest of equally near ones."""
     found = [list(differences(before, now, library)) for before in reversed(earlier)]
     return min(found, key=lambda all_of: sum(d.distance for d in all_of))
 
 
 def differences(before: Signature, now: Signature, library: bool = False) -> Iterator[Difference]:
-    """All that differs between two signatures of a function."""
-    # An operation is one object for each of its parameters, which are compared as static values.
+    """All differences between two signatures of a function."""
+    # An operation has an object per set of parameters, which are compared as static values.
     if before.function_object != now.function_object and not library:
         old, new = (f"object {one.function_object}" for one in (before, now))
         yield Difference(Reason.NEW_FUNCTION, None, old, new, 3)
@@ -129,13 +129,13 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
 
 def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
     old, new = ({a.path: a for a in s.arguments} for s in (before, now))
-    # Paths as well: the text of a long tree is cut.
+    # Compare paths too: the text of a long tree is shortened.
     if before.tree == now.tree and before.leaves == now.leaves and old.keys() == new.keys():
         was, is_now = (str(one.context.get(BY_POSITION)) for one in (before, now))
         if was != is_now:
             yield Difference(Reason.TREE, BY_POSITION, was, is_now)
         return
-    # What was static and is an array now, or the other way round, counts as a static value.
+    # A change between static and array counts as a static value.
     come = sorted(new.keys() - old.keys() - {*before.static})
     gone = sorted(old.keys() - new.keys() - {*now.static})
     found: list[tuple[str | None, str, str]] = []
@@ -155,7 +155,7 @@ def _static(before: Signature, now: Signature) -> Iterator[Difference]:
     for name in names:
         whole = name.removesuffix(WHOLE)
         if whole != name and any(path.startswith(whole) for path in found):
-            continue  # what differs in it is there already
+            continue  # the part that differs is there already
         one = _static_value(name, before, now)
         if one is not None:
             found.append(name)
@@ -182,7 +182,7 @@ def _static_value(name: str, before: Signature, now: Signature) -> Difference | 
 
 
 def _as_array(name: str, signature: Signature) -> str:
-    """What an argument was that is not static."""
+    """The text of an argument that is an array on this side."""
     given = (described(a, is_wide(signature)) for a in signature.arguments if a.path == name)
     return next(given, "")
 
@@ -190,7 +190,7 @@ def _as_array(name: str, signature: Signature) -> str:
 def _argument(
     before: Argument, was_wide: bool, now: Argument, is_wide: bool
 ) -> Iterator[Difference]:
-    found = []  # all that differs of it counts, or shape and type were as near as the type alone
+    found = []  # every difference adds distance: shape and type are further than type alone
     if before.shape != now.shape:
         found.append((Reason.SHAPE, 2 + 3 * abs(len(before.shape) - len(now.shape))))
     if dtype_of(before, was_wide) != dtype_of(now, is_wide):
@@ -201,10 +201,10 @@ def _argument(
         found.append((Reason.SHARDING, 1))
     if not found:
         return
-    told = described(before, was_wide), described(now, is_wide)
+    texts = described(before, was_wide), described(now, is_wide)
     if found[0][0] is Reason.SHARDING:
-        told = str(before.sharding), str(now.sharding)
-    yield Difference(found[0][0], now.path, *told, sum(distance for _, distance in found))
+        texts = str(before.sharding), str(now.sharding)
+    yield Difference(found[0][0], now.path, *texts, sum(distance for _, distance in found))
 
 
 def _context(before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[Difference]:
@@ -221,23 +221,23 @@ def _context(before: Mapping[str, object], now: Mapping[str, object]) -> Iterato
         yield Difference(Reason.CONTEXT, None, "", "")
 
 
-# --- arguments in words ---------------------------------------------------------------------------
+# --- arguments as text ----------------------------------------------------------------------------
 
 
 def dtype_of(argument: Argument, wide: bool) -> str:
-    """The type that JAX gives it. wide: with 64 bits."""
+    """The dtype that JAX gives an argument. wide: with 64 bits."""
     if argument.dtype in OF_PYTHON:
         return OF_PYTHON[argument.dtype][wide]
     return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
 
 
 def is_number(static: str) -> bool:
-    """Whether a static value was one; in a redacted log it is called so, and is no longer there."""
+    """Whether the text of a static value is a number, or stands for one in a redacted log."""
     return bool(_NUMBER.match(static)) or static.startswith("number-")
 
 
 def described(argument: Argument, wide: bool) -> str:
-    """`f32[128]`, as JAX writes it, with where it comes from if that is not plain."""
+    """`f32[128]`, as JAX writes it, with a note for Python numbers and weak types."""
     dtype = dtype_of(argument, wide)
     letters = dtype.rstrip("0123456789")
     short = _SHORT.get(letters, letters) + dtype[len(letters) :]
@@ -253,7 +253,7 @@ def is_wide(signature: Signature) -> bool:
 
 
 def _placed(argument: Argument) -> str | None:
-    """Where it must be. What is not committed goes wherever the others are."""
+    """The sharding if it counts. An uncommitted array on one device goes where the others are."""
     sharding = argument.sharding
     if sharding is None or sharding.startswith("SingleDeviceSharding"):
         return None

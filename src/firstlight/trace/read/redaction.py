@@ -1,9 +1,9 @@
-"""Logs without what is the user's own: paths, arguments, values, names of private modules.
+"""Removes the user's data from logs: paths, arguments, values, names of private modules.
 
-Done to the log, before anything is made of it, so that no report can show more. What stays:
-names of functions and parameters, keys that could be such names, shapes and types, line numbers,
-public packages. Equal things stay equal: a file becomes a short hash of its path, with a random
-salt that nobody keeps, so that no hash can be found by trying what it might stand for.
+It changes the log itself, so no report made from it can show more. These remain: names of functions
+and parameters, keys that could be such names, shapes and types, line numbers, public packages.
+Equal things stay equal: a file becomes a short hash of its path, with a random salt that is never
+stored, so that no hash can be found by guessing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from firstlight.whole_files import write_text
 
 _PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")
-#: Text of ours, of Python or of JAX.
+#: Keys whose text is Firstlight's, Python's or JAX's.
 _KEPT = (
     *("event", "schema", "python", "version", "platform", "stage", "kind", "status"),
     *("qualname", "cache_in_key", "transformation"),
 )
 _INSTALLED = re.compile(r"^.*[/\\](site-packages|dist-packages|python3\.\d+)[/\\](.*)$")
-#: A text as Python writes it, perhaps cut off before its end; a number of many digits.
+#: A string literal, perhaps cut off; a number of many digits.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.DOTALL)
 _LONG_NUMBER = re.compile(r"(?<![\w-])\d{4,}(?!\w)")
 _WORD = re.compile(r"^[A-Za-z_]\w{0,39}$")
@@ -41,22 +41,21 @@ _PATH = re.compile(
     r"^\w*(\['[\w-]+'\]|\[\d{1,3}\]|\[key-\w+\]|\[<flat index \d+>\]|\.\w+|\.<static \d+>)*$"
 )
 _HARMLESS = re.compile(r"^[\w .,:;=()\[\]{}<>*'+|-]*$")
-#: One for all that is redacted by one command.
-_SALT = os.urandom(16)
+_SALT = os.urandom(16)  # one per process, so that a command's hashes agree
 
 
 def redact_folder(folder: Path) -> None:
-    """Rewrite all logs of a folder; lines that a kill has cut off are left out."""
+    """Rewrite all logs of a folder, without lines that a kill cut off."""
     logs = {*folder.glob("*.jsonl")}
     for path in logs - redact_copy(folder, folder):
         path.unlink()
 
 
 def redact_copy(folder: Path, copy: Path) -> set[Path]:
-    """Write all logs of a folder into another, redacted; the files that were written."""
+    """Write all logs of a folder, redacted, into another; return the files written."""
     written = set()
     for path in list(folder.glob("*.jsonl")):
-        # Logs of several machines have their names in those of the files.
+        # The file names contain the names of machines.
         machine, dash, number = path.stem.rpartition("-")
         target = copy / (f"{short_hash(machine)}-{number}.jsonl" if dash else path.name)
         write_text(target, redacted(path.read_text("utf-8", "replace")))
@@ -65,20 +64,20 @@ def redact_copy(folder: Path, copy: Path) -> set[Path]:
 
 
 def redacted(log: str) -> str:
-    """The text of a log."""
+    """The text of a log, redacted."""
     events = [event for line in log.splitlines() if (event := parsed(line)) is not None]
     redaction = _Redaction(events)
     return "".join(map(redaction.line, events))
 
 
 def short_hash(text: str) -> str:
-    """Eight digits that stand for a text."""
+    """Eight hexadecimal digits that stand for a text."""
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, key=_SALT, digest_size=4).hexdigest()
 
 
 class _Redaction:
-    """Redacts the events of one log: what each key holds decides what is kept of it."""
+    """Redacts the events of one log, by rules per key."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._own = _own_words(events)
@@ -86,13 +85,13 @@ class _Redaction:
             **dict.fromkeys(_PLACES, _place),
             "lines": lambda lines: list(map(_place, lines)),
             "stack": lambda lines: list(map(_place, lines)),
-            "modules": lambda told: [[module(str(name)), *rest] for name, *rest in told],
+            "modules": lambda rows: [[module(str(name)), *rest] for name, *rest in rows],
             "packages": lambda names: [module(str(name)) for name in names],
             "by": lambda name: module(str(name)) if name else name,
             "module": lambda name: module(str(name)),
             "sites": self._sites,
             "first_result_pattern": lambda text: f"pattern-{short_hash(str(text))}",
-            # Of a job; unless it is a number, it may be the name of the machine.
+            # Unless it is a number, a rank may contain the name of the machine.
             "rank": lambda r: r if str(r).isdecimal() else f"rank-{short_hash(str(r))}",
             "constants": lambda several: list(map(self._constant, several)),
             "resharded": lambda several: list(map(self._resharded, several)),
@@ -114,10 +113,10 @@ class _Redaction:
         try:
             return json.dumps(self._mapping(event), separators=(",", ":")) + "\n"
         except (TypeError, ValueError, AttributeError, RecursionError):
-            return ""  # of a kind that nobody knows, and not built as ours are
+            return ""  # of an unknown kind, with a structure that the rules do not fit
 
-    def _mapping(self, told: Mapping[str, object]) -> Event:
-        return {str(k): self._value(str(k), v) for k, v in told.items() if k not in _DROPPED}
+    def _mapping(self, event: Mapping[str, object]) -> Event:
+        return {str(k): self._value(str(k), v) for k, v in event.items() if k not in _DROPPED}
 
     def _value(self, key: str, value: object) -> object:
         if key == "made_of":
@@ -131,18 +130,18 @@ class _Redaction:
         if isinstance(value, (list, tuple)):
             return [self._value(key, v) for v in value]
         text = str(value)
-        if key == "name":  # of a function; it stays, unless it is a path
+        if key == "name":  # names of functions stay, unless they are paths
             return f"name-{short_hash(text)}" if "/" in text or "\\" in text else text
         return text if key in _KEPT else self._text(text)
 
     def _sites(self, value: Iterable[object]) -> object:
-        """Of imports by module; of waits a list."""
+        """In `imports` a mapping by module; in `waits` a list."""
         if isinstance(value, Mapping):
             return {module(str(name)): _place(place) for name, place in value.items()}
         return [self._value("", one) for one in value]
 
-    def _resharded(self, told: Iterable[object]) -> list[object]:
-        name, dtype, shape, size, given, used, place, *_ = told
+    def _resharded(self, argument: Iterable[object]) -> list[object]:
+        name, dtype, shape, size, given, used, place, *_ = argument
         specs = (self._text(str(spec)) for spec in (given, used))
         return [self._path(name), dtype, shape, size, *specs, _place(place)]
 
@@ -151,42 +150,41 @@ class _Redaction:
         return [name and self._path(name), origin, self._text(dtype), shape, size, _place(place)]
 
     def _path(self, path: object) -> str:
-        told, whole, _ = _keys(str(path)).partition(WHOLE)
-        if not _PATH.match(told):
-            told = f"path-{short_hash(told)}"
-        return self._text(told) + whole
+        text, whole, _ = _keys(str(path)).partition(WHOLE)
+        if not _PATH.match(text):
+            text = f"path-{short_hash(text)}"
+        return self._text(text) + whole
 
     def _tree(self, tree: object) -> str:
-        """A structure: dicts, lists and tuples are shown; other classes may hold values."""
-        told = _keys(str(tree))
-        begin = re.split("CustomNode|…", told)[0]  # …: it was cut, and a hash of the whole follows
-        return (
-            self._text(told)
-            if begin == told
-            else f"{self._text(begin)}… tree-{short_hash(str(tree))}"
-        )
+        """A structure up to its first node of another class than dict, list or tuple: nodes of
+        other classes may contain values."""
+        text = _keys(str(tree))
+        begin = re.split("CustomNode|…", text)[0]  # …: shortened, followed by a checksum
+        if begin == text:
+            return self._text(text)
+        return f"{self._text(begin)}… tree-{short_hash(str(tree))}"
 
     def _text(self, text: str) -> str:
-        """Text of unknown origin: kept where it can hold no path."""
+        """Text of unknown origin: kept if it cannot contain a path."""
         words = set(re.findall(r"[\w.-]+", text))
         kept = _HARMLESS.match(text) and not words & self._own
         return text if kept else f"text-{short_hash(text)}"
 
 
 def _number(made_of: object) -> int | None:
-    """A number that was made from paths, which could be found by trying, as another one."""
+    """Replace a checksum of code, which could be found by guessing."""
     return None if made_of is None else int(short_hash(str(made_of)), 16)
 
 
 def _place(value: object) -> object:
-    """[file, line, …]"""
+    """Redact the file of [file, line, …]."""
     if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], str):
         return value
     return [file(value[0]), *value[1:]]
 
 
 def file(path: str) -> str:
-    """Of a public package the path within it; of everything else a hash."""
+    """The path within a public package; a hash for every other file."""
     if path.startswith("<"):
         return path
     installed = _INSTALLED.match(path)
@@ -196,7 +194,7 @@ def file(path: str) -> str:
 
 
 def module(name: str) -> str:
-    """Modules of Python and of public packages keep their names."""
+    """The name of a module of Python or a public package; a hash for every other."""
     top = name.partition(".")[0]
     if top in ("__main__", "firstlight") or _is_public(top):
         return name
@@ -204,7 +202,7 @@ def module(name: str) -> str:
 
 
 def _keys(text: str) -> str:
-    """Keys that could be names stay; others, and numbers that are more than an index, do not."""
+    """Replace keys that cannot be names, and numbers too large for an index."""
 
     def key(match: re.Match[str]) -> str:
         return match[0] if _WORD.match(match[0][1:-1]) else f"'key-{short_hash(match[0])}'"
@@ -214,7 +212,7 @@ def _keys(text: str) -> str:
 
 
 def _static(text: object) -> object:
-    """A switch says nothing of anybody; any other value is a hash, which says if it is a number."""
+    """True, False and None stay; other values become a hash, marked if it was a number."""
     if text in ("True", "False", "None"):
         return text
     kind = "number" if is_number(str(text)) else "value"
@@ -222,7 +220,7 @@ def _static(text: object) -> object:
 
 
 def _own_words(events: Iterable[Event]) -> frozenset[str]:
-    """Parts of all paths in the log that are the user's."""
+    """The parts of the user's paths in the log."""
     paths: set[str] = {str(Path.home())}
     for event in events:
         paths.update(str(text) for key in _DROPPED for text in _several(event.get(key)))
@@ -237,7 +235,7 @@ def _several(value: object) -> list[object]:
 
 @cache
 def _is_public(top: str) -> bool:
-    """Whether a module is of Python, or of a package that was installed from an index."""
+    """Whether a module belongs to Python or to a package that was installed from an index."""
     if top in sys.stdlib_module_names:
         return True
     distributions = _distributions().get(top, [])
@@ -253,7 +251,7 @@ def _distributions() -> Mapping[str, list[str]]:
 
 @cache
 def _is_local(name: str) -> bool:
-    """Installed from a folder or a repository of the user's."""
+    """Whether a package was installed from a folder or a repository."""
     from importlib.metadata import PackageNotFoundError, distribution, files
 
     try:

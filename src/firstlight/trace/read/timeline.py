@@ -1,7 +1,7 @@
-"""What a process did when: intervals that lie within each other, cut into parts that do not.
+"""The timeline of a process: nested intervals, cut into parts that do not overlap.
 
-A compile that starts within an import is a compile, not an import: at any moment the innermost
-interval counts. So the parts add up to the time from start to end, whatever was measured.
+At any moment the innermost interval counts: a compile within an import is a compile. So the parts
+always add up to the time from start to end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from firstlight.trace.read.model import Span
 
 @dataclass(frozen=True)
 class Interval:
-    """Something that took time in a thread; index: of its event in the log, if it has one."""
+    """Something that took time in a thread. index: of its event in the log, for stages."""
 
     kind: str
     begin_ns: int
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of time in which an interval was the innermost; None: no interval at all."""
+    """A period with the innermost interval in it; None: no interval."""
 
     begin_ns: int
     end_ns: int
@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SummedWait:
-    """Waits of which only the sum is known, somewhere between two times."""
+    """Waits between two moments of which only the sum is known."""
 
     begin_ns: int
     end_ns: int
@@ -46,9 +46,9 @@ class SummedWait:
 
 
 def parts(intervals: Iterable[Interval], begin_ns: int, end_ns: int) -> list[Part]:
-    """The time from begin to end, cut where the innermost interval changes."""
+    """The period from begin to end, cut where the innermost interval changes."""
     cut: list[Part] = []
-    stack: list[tuple[Interval, int]] = []  # with its end: not beyond that of the one around it
+    stack: list[tuple[Interval, int]] = []  # with its end, at most that of the one around it
     at = begin_ns
 
     def until(ns: int) -> None:
@@ -73,7 +73,7 @@ def parts(intervals: Iterable[Interval], begin_ns: int, end_ns: int) -> list[Par
 
 
 def intervals_by_thread(log: ProcessLog, end_ns: int) -> Mapping[int, list[Interval]]:
-    """Everything in the log with a begin and an end. Without a thread: of the main one."""
+    """Everything in the log with a begin and an end; without a thread, in the main one."""
     main = main_thread(log)
     found: dict[int, list[Interval]] = defaultdict(list)
     for index, event in enumerate(log.events):
@@ -84,7 +84,7 @@ def intervals_by_thread(log: ProcessLog, end_ns: int) -> Mapping[int, list[Inter
         interval = Interval("compile", begun["ns"], end_ns, label)
         found[begun.get("thread") or main].append(interval)
     end, exited = log.first("end"), log.first("exited")
-    if end and exited:  # after the last of its own code, as seen by its parent
+    if end and exited:  # the interpreter's shutdown, as seen by the parent
         found[main].append(Interval("exit", end["ns"], exited["ns"], "Python ends"))
     if log.head.get("whole", True):
         recording = int(log.head["recording_ns"])
@@ -93,18 +93,18 @@ def intervals_by_thread(log: ProcessLog, end_ns: int) -> Mapping[int, list[Inter
 
 
 def main_thread(log: ProcessLog) -> int:
-    """The thread that the process began with."""
+    """The main thread."""
     return int(log.head.get("thread") or 0)
 
 
 def unfinished(log: ProcessLog) -> list[Event]:
-    """Compiles that began and did not end."""
+    """`begin` events of compiles that did not end."""
     over = {(e["call"], e["begin_ns"]) for e in log.of("stage") if e["stage"] == "compile"}
     return [e for e in log.of("begin") if (e["call"], e["ns"]) not in over]
 
 
 def summed_waits(log: ProcessLog) -> list[SummedWait]:
-    """The waits of the main thread whose begins and ends were not kept one by one."""
+    """The waits of the main thread that were not recorded one by one."""
     main = main_thread(log)
     found = []
     for event in log.of("waits"):
@@ -119,7 +119,7 @@ def summed_waits(log: ProcessLog) -> list[SummedWait]:
 
 
 def spans(pieces: Sequence[Part], waits: Sequence[SummedWait], start_ns: int) -> tuple[Span, ...]:
-    """The timeline; waits that are known in sum only take their share of the rest around them."""
+    """The timeline; summed waits take a proportional share of the rest around them."""
     kept: list[_Piece] = []
     for part in pieces:
         kind, label = (part.interval.kind, part.interval.label) if part.interval else ("rest", "")
@@ -136,7 +136,7 @@ _KINDS = {"backend": "backend", "device_use": "backend", "torch_region": "compil
 
 
 def _of_event(index: int, event: Event) -> Iterator[tuple[int | None, Interval]]:
-    """Intervals with their threads; None: unknown."""
+    """Intervals with their threads (None: unknown)."""
     kind, thread = event["event"], event.get("thread")
     if kind == "imports" and event["modules"]:
         begin = min(m[1] for m in event["modules"])
@@ -164,7 +164,7 @@ _Piece = tuple[int, int, str, str]
 
 
 def _share(kept: list[_Piece], wait: SummedWait) -> Iterator[_Piece]:
-    """Give a wait its part of every piece of rest between its first and its last moment."""
+    """Give a wait its share of every piece of rest between its first and last moment."""
     inside = [
         min(end, wait.end_ns) - max(begin, wait.begin_ns)
         for begin, end, kind, _ in kept

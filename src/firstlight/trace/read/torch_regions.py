@@ -1,4 +1,4 @@
-"""Regions that torch.compile compiled, as reports and findings read them from the log."""
+"""Regions that torch.compile compiled, read from the events of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firstlight.trace.read.model import SourceLine, Trace
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _NUMBER_BEFORE = re.compile(r"^\d+/\d+: ")
-#: Torch's text of a guard goes on with the line of source that made it.
+#: Torch appends the source line of a guard to its text.
 _SOURCE_AFTER = re.compile(r"\s{2,}#.*$")
 _HIDDEN = re.compile(r"^value-[0-9a-f]{8}$")
 _LIMIT = "recompile limit exceeded"
@@ -22,7 +22,7 @@ _SIZE = re.compile(r"tensor '(.+?)' size mismatch at index (\d+)")
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A line at which torch cannot go on with a graph."""
+    """A line at which torch has to end a graph."""
 
     reason: str
     explanation: str | None
@@ -31,14 +31,14 @@ class GraphBreak:
 
     @property
     def place(self) -> SourceLine | None:
-        """The innermost line of the user; of a package, where there is none of the user."""
+        """The innermost line of the user, or of a package if there is none."""
         own = [place for place in self.stack if place.package is None] or self.stack
         return own[-1] if own else None
 
 
 @dataclass(frozen=True)
 class Region:
-    """One compile by torch.compile: of a function, of its rest after a graph break, backward."""
+    """One compile by torch.compile: a function, its rest after a graph break, a backward pass."""
 
     name: str
     place: SourceLine | None
@@ -48,23 +48,23 @@ class Region:
     seconds: float
     own_seconds: float  # without what it imported
     backend_seconds: float | None
-    restart_seconds: float | None  # traced in vain, up to the breaks
+    restart_seconds: float | None  # discarded tracing, up to the breaks
     user_site: SourceLine | None
     recompile_kind: str | None  # size, dtype, value, …; None: the first
     recompile_detail: str | None
     breaks: tuple[GraphBreak, ...]
-    failure: GraphBreak | None  # why it runs as it is
-    beyond_limit: bool  # too many recompiles: not compiled, and no more from here on
+    failure: GraphBreak | None  # why it runs uncompiled
+    beyond_limit: bool  # not compiled, like all later ones: the recompile limit is reached
     cache_misses: int
 
     @property
     def resumed_at(self) -> tuple[str, int] | None:
-        """Of the rest of a function after a graph break: its name, and the line of the break."""
+        """Name of the function and line of the break, if this is the rest after a graph break."""
         return _name_and_number(_RESUMED.match(self.name))
 
     @property
     def resized(self) -> tuple[str, int] | None:
-        """The tensor and the dimension of it whose size the failed guard is about."""
+        """The tensor and the dimension whose size made a guard fail."""
         return _name_and_number(_SIZE.search(self.recompile_detail or ""))
 
     @property
@@ -75,7 +75,7 @@ class Region:
 
     @property
     def function(self) -> str:
-        """The function that somebody wrote; a module of torch.nn has none, but a call."""
+        """The function that the user wrote; for a module of torch.nn, its call."""
         if self.of_torch:
             line = f" called at line {self.user_site.line}" if self.user_site else ""
             return f"module of torch{line}"
@@ -83,12 +83,12 @@ class Region:
 
     @property
     def of_torch(self) -> bool:
-        """Whether torch itself wrote it: it wraps modules of its own into one and the same code."""
+        """Whether it is torch's code: torch wraps all of its modules in the same function."""
         return self.place is not None and self.place.package == "torch"
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for all compiles of a function."""
+        """Equal for all compiles of a function."""
         where = self.user_site if self.of_torch else self.place
         return (self.name, where and (where.file, where.line))
 
@@ -98,18 +98,18 @@ def _name_and_number(found: re.Match[str] | None) -> tuple[str, int] | None:
 
 
 def regions(trace: Trace) -> tuple[Region, ...]:
-    """All regions, in the order in which they were compiled."""
+    """All regions, in the order of their compiles."""
     return tuple(_region(r) for r in trace.torch_regions if r.get("event") == "torch_region")
 
 
 def why(region: Region) -> str:
-    """What there is to say of it, in a line."""
-    said = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
+    """What happened to a region, in one line."""
+    parts = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
     if region.beyond_limit:
-        said.append("not compiled: the limit of recompiles is reached")
+        parts.append("not compiled: the recompile limit is reached")
     elif region.failure is not None:
-        said.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
-    return "; ".join([*said, *(f"breaks{_at(one)}: {one.reason}" for one in region.breaks)])
+        parts.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
+    return "; ".join([*parts, *(f"breaks{_at(one)}: {one.reason}" for one in region.breaks)])
 
 
 def _at(one: GraphBreak) -> str:
@@ -140,8 +140,8 @@ def _region(event: Mapping[str, Any]) -> Region:
     )
 
 
-def _text(told: Event, name: str) -> str:
-    return str((told.get("static") or {}).get(name) or "")
+def _text(event: Event, name: str) -> str:
+    return str((event.get("static") or {}).get(name) or "")
 
 
 def _guard(recompile: Event) -> str:
@@ -153,8 +153,8 @@ def _guard(recompile: Event) -> str:
     return f"{line} does not hold" if recompile["kind"] == "value" else line
 
 
-def _graph_break(told: Event, lines: Iterable[list[object]] | None) -> GraphBreak:
-    text = _text(told, "text")
+def _graph_break(event: Event, lines: Iterable[list[object]] | None) -> GraphBreak:
+    text = _text(event, "text")
     found = [line.strip() for line in text.splitlines()]
     first = found[0] if found and not _HIDDEN.match(text) else ""
     explained, hints = (
@@ -162,7 +162,7 @@ def _graph_break(told: Event, lines: Iterable[list[object]] | None) -> GraphBrea
         for label in ("Explanation: ", "Hint: ")
     )
     return GraphBreak(
-        reason=str(told.get("kind") or first or told.get("type") or "unknown reason"),
+        reason=str(event.get("kind") or first or event.get("type") or "unknown reason"),
         explanation=explained[0] if explained else None,
         hints=tuple(hints),
         stack=tuple(place for line in lines or () if (place := place_of(line)) is not None),

@@ -1,1 +1,1 @@
-"""What runs inside of a traced process: the standard library only, and nothing raises into it."""
+"""The recorder in a traced process: standard library only, and nothing raises into the program."""

@@ -1,4 +1,4 @@
-"""What a call was given: arrays by path, static values, structure."""
+"""The arguments of a call: arrays by path, static values, structure."""
 
 from __future__ import annotations
 
@@ -21,33 +21,32 @@ _OPTIONS = (
 _MAX_LEAVES = 300
 _MAX_STATIC = 200
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
-#: name, structure and leaves of an argument
-_Given = tuple[str, Any, list[Any]]
+_Given = tuple[str, Any, list[Any]]  # name, structure and leaves of an argument
 
 
 class Arguments:
-    """The arguments of a call, as JAX has taken them apart."""
+    """The arguments of a call, as JAX flattened them."""
 
     def __init__(self, call: Facts, frames: Frames) -> None:
         self._call = call
         static, dynamic = _divided(call)
         by_position = [name for name in dynamic if name not in call["kwargs"]]
         given = _flat(frames, by_position, set(dynamic)) or _flattened(dynamic)
-        self._given = sorted(given, key=lambda one: one[0])  # by name, however they were given
+        self._given = sorted(given, key=lambda one: one[0])  # by position or by name: the same
         self.leaves = [leaf for _, _, leaves in self._given for leaf in leaves]
         self._trees = [(name, tree) for name, tree, _ in self._given]
         parameters = _parameter_names(definitions.function_of_user(call))
         self._filtered = filtered(call["fun"], static, parameters)
         if self._filtered is not None:
             self._trees = self._filtered.trees
-        every = list(self._static_values(static))
-        self.static_values = every[:_MAX_STATIC]
-        if len(every) > _MAX_STATIC:
-            rest = text_of(every[_MAX_STATIC:])
-            self.static_values.append((f"{len(every) - _MAX_STATIC} more{WHOLE}", rest))
+        values = list(self._static_values(static))
+        self.static_values = values[:_MAX_STATIC]
+        if len(values) > _MAX_STATIC:
+            rest = text_of(values[_MAX_STATIC:])
+            self.static_values.append((f"{len(values) - _MAX_STATIC} more{WHOLE}", rest))
 
     def _static_values(self, static: Facts) -> Iterator[tuple[str, Any]]:
-        """All that is static, by its path: arguments, and what is within structures."""
+        """Static arguments and the static parts of structures, by path."""
         if self._filtered is not None:
             inside = self._filtered.static
         else:
@@ -59,7 +58,7 @@ class Arguments:
                 yield from taken_apart(value, path)
 
     def signature(self) -> Facts:
-        """What the compiled program depends on."""
+        """The fields of the `call` event that the compiled program depends on."""
         paths = (path for name, tree, _ in self._given for path in leaf_paths(tree, name))
         users = paths if self._filtered is None else map(self._filtered.path, paths)
         shown = zip(users, self.leaves[:_MAX_LEAVES], strict=False)
@@ -68,9 +67,9 @@ class Arguments:
         return {
             "arrays": [[path, *_described(value)] for path, value in shown],
             "leaves": len(self.leaves),
-            "rest": hash(rest) if rest else None,  # of those that are not listed
+            "rest": hash(rest) if rest else None,  # of the leaves that are not listed
             "positional": len(self._call["args"]),
-            # Of jit, as far as they are part of the program.
+            # The options of jit that are part of the program.
             "options": ", ".join(f"{name}={text_of(v)}" for name, v in options.items() if v),
             "tree": tree_text(self._trees),
             "static": {path: text_of(value) for path, value in self.static_values},
@@ -83,7 +82,7 @@ def _divided(call: Facts) -> tuple[Facts, Facts]:
     static, dynamic = _operation_parameters(fun), dict[str, Any]()
     for i, value in enumerate(definitions.bound_by_pmap(fun)):
         static[f"static argument {i} of pmap"] = value
-    # JAX has counted negative ones from the end of the parameters already, where it knows them.
+    # Where JAX knows the parameters, it has already resolved negative numbers.
     numbers = getattr(info, "static_argnums", ()) or ()
     numbers = {n if n >= 0 else n + len(args) for n in numbers}
     names = set(getattr(info, "static_argnames", ()) or ())
@@ -97,8 +96,8 @@ def _divided(call: Facts) -> tuple[Facts, Facts]:
 
 
 def _flat(frames: Frames, by_position: list[str], names: set[str]) -> list[_Given] | None:
-    """The arguments as JAX's frames hold them; None where they do not.
-    To take them apart again would call what the program has registered for its own classes."""
+    """The arguments as flattened in JAX's frames; None if they are not there.
+    Flattening them again would call the functions that the program registered for its classes."""
     frame = next((f for f in frames if f.f_code.co_name in _READERS and is_of(f, JIT)), None)
     if frame is None:
         return None
@@ -106,12 +105,12 @@ def _flat(frames: Frames, by_position: list[str], names: set[str]) -> list[_Give
         by_name, trees, leaves = _READERS[frame.f_code.co_name](frame.f_locals)
     except (LookupError, AttributeError, TypeError, ValueError):
         return None
-    told = [*by_position, *by_name]
-    # What is static by our count but not by JAX's, or the other way round, is not known.
-    if not len(told) == len(set(told)) == len(trees) or set(told) != names:
+    found = [*by_position, *by_name]
+    # If JAX's static arguments are not ours, the names cannot be matched to the structures.
+    if not len(found) == len(set(found)) == len(trees) or set(found) != names:
         return None
     following = iter(leaves)
-    pairs = zip(told, trees, strict=True)
+    pairs = zip(found, trees, strict=True)
     return [(name, tree, list(islice(following, tree.num_leaves))) for name, tree in pairs]
 
 
@@ -129,7 +128,7 @@ def _run(found: Facts) -> tuple[list[str], list[Any], list[Any]]:
     return list(by_name.node_data()[1]), trees, leaves[constants:]
 
 
-#: Functions of pjit.py in whose frames the arguments are flat already.
+#: Functions of pjit.py whose frames hold the flattened arguments.
 _READERS = {"_infer_params": _parsed, "_run_python_pjit": _run}
 
 
@@ -141,7 +140,7 @@ def _flattened(dynamic: Facts) -> list[_Given]:
 
 
 def _described(value: Any) -> list[Any]:
-    """[type, shape, weak, sharding] of an argument."""
+    """[dtype, shape, weak, sharding] of an argument."""
     dtype, shape, weak = _kind(value)
     sharding = getattr(value, "sharding", None) if shape is not None else None
     placed = None if sharding is None else text_of(sharding)
@@ -151,7 +150,7 @@ def _described(value: Any) -> list[Any]:
 
 
 def _kind(value: Any) -> tuple[str, tuple[int | str, ...] | None, bool]:
-    """(type, shape, weak); without a shape: a Python number, to which JAX gives a weak type."""
+    """(dtype, shape, weak); shape None: a Python number, to which JAX gives a weak type."""
     of_library = type(value).__module__.partition(".")[0] in _LIBRARIES
     dtype = getattr(value, "dtype", None) if of_library or has(value, "dtype") else None
     if dtype is None:
@@ -168,22 +167,22 @@ def _dtype_text(dtype: object) -> str:
 
 
 def _operation_parameters(fun: Any) -> Facts:
-    """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
+    """The parameters (shape, axis) of an operation outside any jit; {} for a function."""
     if not definitions.is_operation(fun):
         return {}
-    # Whole programs are among the parameters of some: their text is long, and costs time.
+    # Some have whole programs among their parameters: their text is long and slow to make.
     simple = (int, float, str, tuple, type(None))
     parameters = definitions.closure_of(fun).get("params") or {}
     return {name: value for name, value in parameters.items() if isinstance(value, simple)}
 
 
 def _parameter_names(fun: Any) -> tuple[str, ...]:
-    """Of a partial they are not known: what it has bound may be any of them."""
+    """() for a partial: what it binds may be any of the parameters."""
     while (wrapped := own(fun, "__wrapped__")) is not None and wrapped is not fun:
         fun = wrapped
     code = definitions.code_of(definitions.innermost(fun) if isinstance(fun, MethodType) else fun)
     if code is None:
         return ()
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
-    # The first of a method, and of an object that is called, is self.
+    # The first parameter of a method, or of a callable object, is self.
     return names if isinstance(fun, FunctionType) else names[1:]

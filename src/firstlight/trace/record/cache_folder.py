@@ -1,4 +1,4 @@
-"""The persistent cache of the traced process: its settings, and what it held at the start."""
+"""The persistent cache of the traced process: its settings, and its entries at the start."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any
 from firstlight.trace.record.calls import Facts
 from firstlight.trace.record.program_errors import pass_on
 
-#: Of larger ones not all names are read.
-_MAX_ENTRIES = 20_000
+_MAX_ENTRIES = 20_000  # names that are read of one folder
 
 
 class CacheFolder:
-    """Settings at every compile; names of entries once, before the first is written by us."""
+    """Reads the settings at every compile, and the entries once, before the process adds any."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
         self._entries: dict[str, int] = {}
 
     def look(self) -> bool:
-        """Before a compile: whether there is a cache; what is in it, when it is a new one."""
+        """Whether there is a cache. Called before a compile; reads the entries of a new folder."""
         folder = _setting("jax_compilation_cache_dir")
         if not folder or not _setting("jax_enable_compilation_cache"):
             return False
@@ -32,7 +31,7 @@ class CacheFolder:
         return True
 
     def about(self, module: str) -> Facts:
-        """What belongs to one compile. module: its name as JAX says it, `jit(f)`."""
+        """The fields for one compile. module: JAX's name of it, `jit(f)`."""
         if not self.look():
             return {"cache_folder": False}
         name = module.replace("(", "_").removesuffix(")")
@@ -40,7 +39,7 @@ class CacheFolder:
         return {
             "cache_folder": True,
             "cache_least_seconds": _setting("jax_persistent_cache_min_compile_time_secs"),
-            # The caches of XLA by which the path of the folder gets into every key.
+            # XLA's own caches, which put the path of the folder into every key.
             "cache_in_key": in_key if _path_is_in_key() else "none",
             "cache_keeps_callbacks": _keeps_callbacks(),
             "cache_entries_of_name": self._entries.get(name, 0),
@@ -53,7 +52,7 @@ def _setting(name: str) -> Any:
 
 
 def _entries(folder: str) -> dict[str, int]:
-    """How many entries a folder has of each program; {} where it is no folder of this machine."""
+    """Number of entries by program; {} if it is not a folder of this machine."""
     names: dict[str, int] = {}
     try:
         with os.scandir(folder) as files:
@@ -70,7 +69,7 @@ def _entries(folder: str) -> dict[str, int]:
 
 @cache
 def _path_is_in_key() -> bool:
-    """Whether this JAX leaves the paths that it gives to XLA in its keys: 0.11 takes them out."""
+    """Whether this JAX's keys include the paths that it passes to XLA: since 0.11 they do not."""
     try:
         from jax._src.cache_key import xla_flags_to_exclude_from_cache_key as left_out
 
@@ -82,7 +81,7 @@ def _path_is_in_key() -> bool:
 
 @cache
 def _keeps_callbacks() -> bool:
-    """Whether this JAX can keep programs that call back into Python: 0.11 can."""
+    """Whether this JAX stores programs that call back into Python: since 0.11 it does."""
     try:
         from jax._src.compilation_cache import get_executable_and_time
 
@@ -93,7 +92,7 @@ def _keeps_callbacks() -> bool:
 
 
 def _process_index() -> int | None:
-    """Of this process among those of jax.distributed: only the first writes to the cache."""
+    """The index in jax.distributed: only process 0 writes to the cache."""
     try:
         from jax._src import distributed
 

@@ -1,7 +1,7 @@
-"""Which call of the program a stage belongs to; every call is written down once.
+"""Finds the call of the program that a stage belongs to, and records every call once.
 
-Mostly it is on the stack. A program that was traced or lowered by hand is compiled when its call is
-long over: it is known by the object that JAX made of it, never by its name, which others may have.
+Usually the call is on the stack. A program that was traced or lowered by hand is compiled long
+after: then the object that JAX made of the call identifies it. Its name would not be unique.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from firstlight.trace.record.structures import identity
 from firstlight.trace.record.value_text import fields_of, text_of
 
 _ORDER = ("trace", "lower", "compile")
-#: Calls of one function that are remembered for their backward passes, which may never come.
+#: Calls per function that are remembered for their backward passes, which may never come.
 _MAX_FORWARD = 50
 
 
 class Numbers:
-    """Numbers of objects, as long as those live. An object is itself, whatever it equals."""
+    """Numbers of objects by identity, kept while the objects live."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, int]] = {}
@@ -39,7 +39,7 @@ class Numbers:
         return known[1] if known is not None and known[0]() is thing else None
 
     def put(self, thing: object, number: int) -> bool:
-        """False: it cannot be known again, because nothing can refer to it weakly."""
+        """False if the object cannot be recognised again: it has no weak references."""
         key = id(thing)
         try:
             reference = weakref.ref(thing, lambda _: self._of.pop(key, None))
@@ -51,7 +51,7 @@ class Numbers:
 
 @dataclass
 class _Known:
-    """A call that is under way: by the frame that knows it, and the function that it is of."""
+    """A call in progress, identified by its frame and its function."""
 
     frame: int
     fun: int
@@ -67,18 +67,18 @@ class KnownCalls:
         self._numbers, self._serials = count(1), count(1)
         self._objects = Numbers()
         self._made = Numbers()  # what JAX made of a call by tracing and by lowering it
-        self._under_way: dict[int, list[_Known]] = {}  # of each thread, the innermost last
-        # Calls of a function in a thread whose backward pass was not seen, the last one last: by
-        # where the function is defined, all that is known of the function when that pass comes.
+        self._in_progress: dict[int, list[_Known]] = {}  # by thread, the innermost last
+        # Calls whose backward pass has not come yet, the latest last. The key is all that is known
+        # when that pass comes: the thread, the function's name and where it is defined.
         self._forward: dict[tuple[int, str, tuple[str, int]], list[Facts]] = {}
 
     def forget(self) -> None:
-        """This is a new process."""
-        self._under_way.clear()
+        """Drop the state of the parent process, after a fork."""
+        self._in_progress.clear()
         self._forward.clear()
 
     def number(self, stage: str, name: str, frames: Frames) -> int | None:
-        """The number of the call that this stage belongs to."""
+        """The number of the call that this stage belongs to; None if it is unknown."""
         found = calls.call_of(frames)
         if found is not None:
             return self._on_stack(stage, *found, frames)
@@ -89,18 +89,18 @@ class KnownCalls:
         return None if within is None else self._of_transformation(bare_name(name), within, frames)
 
     def ended(self, stage: str, number: int | None, frames: Frames) -> None:
-        """A stage is over: what came of it stands for the call from now on."""
+        """Remember what a stage made, so that a later stage can be matched to the call."""
         made = calls.made_by(stage, frames)
         if number is not None and made is not None:
             self._made.put(made, number)
 
     def _on_stack(self, stage: str, frame: FrameType, call: Facts, frames: Frames) -> int:
-        known = self._under_way.setdefault(get_ident(), [])
+        known = self._in_progress.setdefault(get_ident(), [])
         alive = {id(f) for f in frames}
         known[:] = [k for k in known if k.frame in alive]
         for one in known:
             same = one.frame == id(frame) and one.fun == id(call["fun"])
-            # A frame that is gone may leave its number to a new one: stages do not go back.
+            # A new frame may reuse the id of an old one; then its stage does not come later.
             if same and _ORDER.index(one.stage) < _ORDER.index(stage):
                 one.stage = stage
                 return one.number
@@ -114,7 +114,7 @@ class KnownCalls:
         fun = definitions.function_of_user(call)
         about = definitions.definition(fun)
         place = about["place"]
-        # Not the user's function but one of JAX itself: an operation outside of any jit.
+        # A function of JAX itself, not the user's: an operation outside any jit.
         library = definitions.is_operation(fun) or (
             _is_jax(place) and not definitions.binds_function_of_user(call["fun"])
         )
@@ -130,7 +130,7 @@ class KnownCalls:
             "library": library,
             "site": near and calls.line_of(near),
             "user_site": user and calls.line_of(user),
-            # Which of the calls of a line it is: one line may call two functions.
+            # Tells calls on one line apart: it may call two functions.
             "instruction": calling and calling.f_lasti,
             "entry_site": calls.entry_site(frames),
             "stack": calls.call_stack(frames),
@@ -146,7 +146,8 @@ class KnownCalls:
         self._recorder.event("call", **event)
 
     def _identities(self, arguments: Arguments) -> Iterator[tuple[str, list[Any]]]:
-        """Static values that are equal to nothing but themselves: what they are, and of what."""
+        """(path, [kind, number, code, owners]) of static values that are equal only to themselves.
+        number: the same for the same object."""
         for path, value in arguments.static_values:
             kind = identity(value)
             if kind is None:
@@ -154,18 +155,19 @@ class KnownCalls:
             parts = definitions.Parts(value)
             number, objects = parts.number, parts.objects
             if kind == "method" and fields_of(value.__self__) is not None:
-                # Of equal modules it is the same, though JAX cannot know that.
+                # For equal modules the method does the same, though JAX cannot know that.
                 number, objects = crc32(f"{number} {text_of(value.__self__)}".encode()), []
-            # A bound method is made anew whenever it is asked for: it is its object's.
+            # Every access makes another bound method: its object identifies it.
             itself = self._serial(value.__self__ if kind == "method" else value)
             yield path, [kind, itself, number, self._serials_of(objects)]
 
     def _of_transformation(self, bare: str, within: Facts, frames: Frames) -> int:
-        """JAX runs a jitted function by itself: its backward pass, or within a checkpoint."""
+        """Record a jitted function that JAX itself runs: a backward pass, or in a checkpoint."""
         number, place = next(self._numbers), within["place"]
         near, user = calls.sites(frames)
         known = self._forward_call(bare, tuple(place))
-        # Of which pass it is part is not known: each is a program of its own, and none comes again.
+        # Which pass it belongs to is unknown. The number makes each a separate program, so that
+        # none counts as a recompile.
         words = "the backward pass of grad" if known else f"within grad or checkpoint ({number})"
         about = known or {
             "function": {"name": bare, "module": None, "kind": None, "place": place},
@@ -181,8 +183,8 @@ class KnownCalls:
         return number
 
     def _forward_call(self, bare: str, place: tuple[str, int]) -> Facts | None:
-        """The call that the backward pass now at hand is of: passes come in the reverse order of
-        their calls, and each comes once."""
+        """The call of the current backward pass: passes come in the reverse order of their calls,
+        and each comes once."""
         forward = self._forward.get((get_ident(), bare, place)) or []
         under_grad = [c for c in forward if "grad" in str(c["context"]["transformation"])]
         known = next(reversed(under_grad or forward), None)
@@ -190,7 +192,7 @@ class KnownCalls:
         return known
 
     def _serial(self, thing: object) -> int | None:
-        """A number that no other object ever has; None: the object cannot be known again."""
+        """A unique number of the object; None if it cannot be recognised again."""
         known = self._objects.get(thing)
         if known is not None:
             return known

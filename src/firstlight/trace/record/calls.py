@@ -1,8 +1,8 @@
 """Reads from the stack which call made JAX trace, lower or compile: function, arguments, place.
 
-JAX's events carry a name only. All else is found in the frames above the listener: JAX's own ones
-hold the function and the arguments, the first that is not JAX's is the call. Their names are pinned
-by a test; where one is missing, what it would have shown is null.
+JAX's events carry only a name. Everything else comes from the frames above the listener: JAX's own
+frames hold the function and the arguments, and the first frame outside JAX is the call. A test pins
+the names of these frames; if one is missing, its fields are null.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from firstlight.trace.record.value_text import dimensions, text_of
 Facts = dict[str, Any]
 Frames = list[FrameType]
 Line = list[str | int]  # file, line, function
-#: Functions of pjit.py whose frames know a call, with the variables that hold it.
+#: Functions of pjit.py whose frames hold a call, with the variables that hold it.
 _CALLS = {
     "cache_miss": ("fun", "jit_info", "args", "kwargs"),
     "jit_trace": ("jit_func", "jit_func", "args", "kwargs"),
     "jit_lower": ("jit_func", "jit_func", "args", "kwargs"),
 }
 JIT = "pjit.py"
-#: Frames that hold what JAX made of a call, and the one of functions that it runs by itself.
+#: Frames (file, function) that hold what JAX made of a call.
 _TRACING = ("pjit.py", "_trace_for_jit")
 _TRACED_BY_HAND = ("stages.py", "lower")
 LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
 COMPILING = ("pxla.py", "_cached_compilation")
 _REPORTING = ("record_scalar", "record_event_duration_secs", "__enter__", "__exit__")
-_RUN_BY_JAX = ("pjit.py", "_pjit_call_impl")
-#: Has part in every call of a function for the sake of its program.
-_TRACER = "partial_eval.py"
-#: Transformations by the type of the values that they hand to the functions within.
+_RUN_BY_JAX = ("pjit.py", "_pjit_call_impl")  # runs jitted functions within transformations
+_TRACER = "partial_eval.py"  # is on the stack whenever a function is traced
+#: Transformations by the type of the values that they pass to the function.
 _TRANSFORMATIONS = {
     "BatchTracer": "vmap",
     "JVPTracer": "jvp",
@@ -54,15 +53,14 @@ _SETTINGS = (
     *("jax_softmax_custom_jvp", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit"),
     "jax_default_device",
 )
-#: Of a stack: the call, and what led to it.
-_MAX_FRAMES = 20
-#: Where JAX has the operations that it offers; elsewhere are arrays and what transforms functions.
+_MAX_FRAMES = 20  # of a stack
+#: JAX's folders and files with operations; the others hold arrays and transformations.
 _OPERATIONS = {"numpy", "lax", "scipy", "nn", "indexing.py"}
 
 
 @cache
 def jax_folders() -> tuple[str, ...]:
-    """Where JAX's own code is; asked once it has been imported."""
+    """The folders of JAX's own code. Called only after JAX was imported."""
     modules = (sys.modules.get(n) for n in ("jax", "jaxlib"))
     return tuple(os.path.dirname(m.__file__) + os.sep for m in modules if m and m.__file__)
 
@@ -71,7 +69,7 @@ def jax_folders() -> tuple[str, ...]:
 
 
 def stack(frame: FrameType | None) -> Frames:
-    """The frames from here outwards."""
+    """This frame and all its callers, the innermost first."""
     found = []
     while frame is not None:
         found.append(frame)
@@ -80,7 +78,7 @@ def stack(frame: FrameType | None) -> Frames:
 
 
 def timing(frames: Frames) -> FrameType:
-    """The frame of JAX that times a stage: within it are those that report begin and end."""
+    """The frame of JAX that times a stage: the first outside the functions that report events."""
     for frame in frames:
         if frame.f_code.co_name not in _REPORTING and not frame.f_code.co_filename.startswith(OURS):
             return frame
@@ -88,7 +86,7 @@ def timing(frames: Frames) -> FrameType:
 
 
 def is_of(frame: FrameType, file: str) -> bool:
-    """Whether a frame is of a file of this name."""
+    """Whether a frame's code is in a file of this name."""
     return frame.f_code.co_filename.endswith(os.sep + file)
 
 
@@ -102,7 +100,7 @@ def frame_of(frames: Frames, where: tuple[str, str]) -> FrameType | None:
 
 
 def variable(frames: Frames, where: tuple[str, str], name: str) -> Any:
-    """The value of a variable of that frame; None where there is none."""
+    """The value of a variable of that frame; None if either is missing."""
     frame = frame_of(frames, where)
     return None if frame is None else frame.f_locals.get(name)
 
@@ -112,7 +110,7 @@ def line_of(frame: FrameType) -> Line:
 
 
 def _outside(frames: Frames, library: tuple[str, ...] = ()) -> Iterator[FrameType]:
-    """The frames that are neither JAX's (or the library's) nor ours nor of the import machinery."""
+    """The frames outside JAX (or the library), Firstlight and the import machinery."""
     skipped = (*(library or jax_folders()), OURS, WATCH, "<frozen")
     return (frame for frame in frames if not frame.f_code.co_filename.startswith(skipped))
 
@@ -120,7 +118,7 @@ def _outside(frames: Frames, library: tuple[str, ...] = ()) -> Iterator[FrameTyp
 def callers(
     frames: Frames, library: tuple[str, ...] = ()
 ) -> tuple[FrameType | None, FrameType | None]:
-    """The frame of the call: the nearest outside of JAX (or the library), the user's nearest."""
+    """The innermost frame outside JAX (or the library), and the innermost of the user's code."""
     near = None
     for frame in _outside(frames, library):
         near = near or frame
@@ -130,13 +128,13 @@ def callers(
 
 
 def sites(frames: Frames, library: tuple[str, ...] = ()) -> tuple[Line | None, Line | None]:
-    """The lines of these frames."""
+    """The lines of the frames that `callers` returns."""
     near, user = (frame and line_of(frame) for frame in callers(frames, library))
     return near, user
 
 
 def call_stack(frames: Frames) -> list[Line]:
-    """[file, line, function] of all frames outside of JAX, the call first; of many, both ends."""
+    """[file, line, function] of the frames outside JAX, the call first; both ends of a long one."""
     found = list(_outside(frames))
     if len(found) > _MAX_FRAMES:
         found = found[: _MAX_FRAMES // 2] + found[-(_MAX_FRAMES // 2) :]
@@ -145,42 +143,42 @@ def call_stack(frames: Frames) -> list[Line]:
 
 @lru_cache(1000)
 def _is_installed(file: str) -> bool:
-    """Whether a file is of the standard library or of a package, not of the user."""
+    """Whether a file belongs to the standard library or an installed package."""
     known = package_of(file) is not None or file.startswith(STANDARD_LIBRARY)
     return known or os.path.realpath(file).startswith(STANDARD_LIBRARY)
 
 
-# --- what JAX's frames know -----------------------------------------------------------------------
+# --- what JAX's frames hold -----------------------------------------------------------------------
 
 
 def call_of(frames: Frames) -> tuple[FrameType, Facts] | None:
-    """The innermost frame of JAX that knows a call, with what it knows."""
+    """The innermost frame of JAX that holds a call: (frame, {fun, info, args, kwargs})."""
     for number, frame in enumerate(frames):
         names = _CALLS.get(frame.f_code.co_name)
         if names is None or not is_of(frame, JIT):
             continue
         if not all(name in frame.f_locals for name in names):
             continue
-        # f.lower() traces first: it is one call, known by the frame that sees all of it.
+        # f.lower() traces first: both stages belong to the frame of jit_lower.
         is_trace = frame.f_code.co_name == "jit_trace"
         around = frames[number + 1 : number + 4] if is_trace else []
-        knows = frame_of(around, (JIT, "jit_lower")) or frame
-        fun, info, args, kwargs = (knows.f_locals[name] for name in names)
+        holder = frame_of(around, (JIT, "jit_lower")) or frame
+        fun, info, args, kwargs = (holder.f_locals[name] for name in names)
         if fun is info:
             fun, info = getattr(fun, "_fun", fun), getattr(fun, "_jit_info", None)
-        return knows, {"fun": fun, "info": info, "args": args, "kwargs": kwargs}
+        return holder, {"fun": fun, "info": info, "args": args, "kwargs": kwargs}
     return None
 
 
 def made_before(stage: str, frames: Frames) -> Any:
-    """What is lowered or compiled by hand: the object that JAX made of it in the stage before."""
+    """The input of a stage that was started by hand: what JAX made in the stage before."""
     if stage == "lower":
         return getattr(variable(frames, _TRACED_BY_HAND, "self"), "jaxpr", None)
     return variable(frames, COMPILING, "computation") if stage == "compile" else None
 
 
 def made_by(stage: str, frames: Frames) -> Any:
-    """The outcome of a stage, at its end."""
+    """The result of a stage, at its end."""
     if stage == "trace":
         return variable(frames, _TRACING, "jaxpr")
     if stage == "lower":
@@ -189,7 +187,7 @@ def made_by(stage: str, frames: Frames) -> Any:
 
 
 def within_transformation(frames: Frames) -> Facts | None:
-    """A jitted function that JAX runs by itself: where it is defined, and for which arrays."""
+    """Place and arrays of a jitted function that JAX itself runs; None if it is not such a call."""
     frame = frame_of(frames, LOWERING)
     if frame_of(frames, _RUN_BY_JAX) is None or frame is None:
         return None
@@ -207,13 +205,13 @@ def within_transformation(frames: Frames) -> Facts | None:
 
 
 def compiler_options(frames: Frames) -> Facts:
-    """Options of XLA for this program alone."""
+    """XLA options that were given for this program only."""
     options = variable(frames, COMPILING, "compiler_options_kvs")
     return {"compiler_options": text_of(options)} if options else {}
 
 
 def context(leaves: Iterable[object] = ()) -> Facts:
-    """What else is part of what is compiled: settings of JAX, transformations around the call."""
+    """JAX's settings and the transformations around the call, on which the program depends too."""
     config = sys.modules["jax"].config
     found = {name: getattr(config, name, None) for name in _SETTINGS}
     tracers = {type(leaf).__name__ for leaf in leaves}
@@ -221,7 +219,7 @@ def context(leaves: Iterable[object] = ()) -> Facts:
     try:
         from jax._src.config import trace_context
 
-        others = hash(trace_context())  # differs when any setting does that is part of a program
+        others = hash(trace_context())  # changes with every setting that a program depends on
     except Exception as error:
         pass_on(error)
         others = None
@@ -232,8 +230,8 @@ def context(leaves: Iterable[object] = ()) -> Facts:
 
 
 def reader(frames: Frames) -> str | None:
-    """The package that reads a result for itself; None: the program does, or a package that has
-    no JAX in it (NumPy, one that plots or prints) reads what it was given to show."""
+    """The package that reads a result for its own purposes; None if the program reads it, or a
+    package that does not use JAX (NumPy, plotting, printing) and shows what it was given."""
     near, _ = callers(frames)
     package = near and package_of(near.f_code.co_filename)
     return package if package and _works_with_jax(package) else None
@@ -241,27 +239,27 @@ def reader(frames: Frames) -> str | None:
 
 @lru_cache(100)
 def _works_with_jax(package: str) -> bool:
-    """Whether a module of a package has imported JAX, by one of the names that it mostly has."""
+    """Whether a module of a package has imported JAX under one of its usual names."""
     modules = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package]
     held = (getattr(module, "__dict__", {}) for module in modules)
     return any("jax" in names or "jnp" in names for names in held)
 
 
 def is_traced(frames: Frames) -> bool:
-    """Whether this is within a function that JAX traces, also outside of any jit: a scan's body."""
+    """Whether this runs in a function that JAX is tracing, in or outside a jit (a scan's body)."""
     jax = jax_folders()
     return any(f.f_code.co_filename.startswith(jax) and is_of(f, _TRACER) for f in frames)
 
 
 def named_line(pattern: str) -> tuple[str, int] | None:
-    """`train.py:27` as file and line; None: it is something else."""
+    """`train.py:27` as file and line; None if it is not of this form."""
     file, colon, line = pattern.rpartition(":")
     named = colon and file.endswith(".py") and line.isdecimal()
     return (file, int(line)) if named else None
 
 
 def is_at_line(frames: Frames, where: tuple[str, int]) -> bool:
-    """Whether this line is being run."""
+    """Whether one of the frames is at this line."""
     file, line = where
     return any(
         frame.f_lineno == line and (os.sep + frame.f_code.co_filename).endswith(os.sep + file)
@@ -270,7 +268,7 @@ def is_at_line(frames: Frames, where: tuple[str, int]) -> bool:
 
 
 def is_read_by_operation(frames: Frames) -> bool:
-    """Whether an operation of JAX reads an array to know what to do: iterating one, a mask."""
+    """Whether an operation of JAX reads the array for its own work: iteration, a mask."""
     for frame in frames:
         file = frame.f_code.co_filename
         if file.startswith((OURS, WATCH)):
@@ -284,12 +282,12 @@ def is_read_by_operation(frames: Frames) -> bool:
 
 
 def entry_site(frames: Frames) -> Line | None:
-    """Where the user's code was called by a package that works with JAX, the call of that package.
-    A network's package runs its layers: what can be put under jit is the call of the network.
-    What only starts a program (a test runner, a command line) has no JAX in it."""
+    """The user's call of a package that uses JAX and called the user's code back.
+    A network's package runs its layers: jit can go around the call of the network.
+    Packages that only start a program (a test runner, a command line) do not use JAX."""
     entry, in_users = None, False
-    called: str | None = None  # the last package on the way to the next frame of the user
-    with_jax: set[str | None] = set()  # those on that way that work with JAX
+    called: str | None = None  # the outermost package before the next frame of the user
+    with_jax: set[str | None] = set()  # packages before that frame that use JAX
     for frame in _outside(frames):
         if _is_installed(frame.f_code.co_filename):
             if in_users:

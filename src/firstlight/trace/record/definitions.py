@@ -1,9 +1,9 @@
-"""What a function is: where it is defined, what is around it, which objects it belongs to.
+"""What a function is: where it is defined, what wraps it, which objects it belongs to.
 
-JAX knows a function by its identity. For people two functions are the same if they are made of the
-same code: not only the innermost, but also what is wrapped around it (a gradient of f is not f) and
-the functions that it was given (a factory makes another step for another loss). No attribute of the
-program's objects is computed for this.
+JAX compares functions by identity. For a reader two functions are the same if all of their code is:
+the innermost function, what is wrapped around it (a gradient of f is not f), and the functions that
+it was given (a factory makes another step for another loss). This evaluates no attribute of the
+program's objects.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from firstlight.trace.record.calls import Facts, jax_folders
 from firstlight.trace.record.value_text import has, own
 
 _SIMPLE = (int, str, bool, type(None))
-#: Around a function, and in it, there are rarely more: a chain may also have no end.
+#: Bounds for chains of wrappers, which may be endless, and for the parts of a function.
 _MAX_AROUND = 20
 _MAX_PARTS = 300
-#: Keeps in its closure how many arrays it was called with.
-_PMAP = "pmap.py"
+_PMAP = "pmap.py"  # its closures also hold how many arrays it was called with
 _EQUINOX = (os.path.join("equinox", "_jit.py"), "fun_wrapped")
 
 
 def definition(fun: object) -> Facts:
-    """Where a function is defined."""
+    """Name, module, kind and place of a function."""
     inner = innermost(fun)
     code = code_of(inner)
     if isinstance(inner, (FunctionType, BuiltinFunctionType, type)):
@@ -41,7 +40,7 @@ def definition(fun: object) -> Facts:
 
 
 def innermost(fun: object) -> Any:
-    """The function within partials, methods and what functools.wraps was used for."""
+    """The function inside partials, methods and wrappers made with functools.wraps."""
     for _ in range(_MAX_AROUND):
         if isinstance(fun, partial):
             inner = fun.func
@@ -54,7 +53,7 @@ def innermost(fun: object) -> Any:
 
 
 def code_of(fun: object) -> CodeType | None:
-    """The code of a function; of an object that can be called, that of its class."""
+    """The code of a function, or of the `__call__` of an object's class."""
     if isinstance(fun, FunctionType):
         return fun.__code__
     for base in type(fun).__mro__:
@@ -69,7 +68,7 @@ def code_of(fun: object) -> CodeType | None:
 
 
 def function_of_user(call: Facts) -> Any:
-    """What is compiled for the user: not the function that pmap or filter_jit makes of it."""
+    """The user's function inside the one that pmap or filter_jit makes of it."""
     fun = call["fun"]
     code = code_of(innermost(fun))
     if code is None or is_operation(fun):
@@ -84,14 +83,14 @@ def is_of_jax(code: CodeType | None) -> bool:
 
 
 def is_of_equinox(fun: object) -> bool:
-    """Whether it is what filter_jit calls, with the arguments of a function of the user."""
+    """Whether it is the function that equinox.filter_jit jits in place of the user's."""
     code = code_of(innermost(fun))
     file, name = _EQUINOX
     return code is not None and code.co_name == name and code.co_filename.endswith(file)
 
 
 def binds_function_of_user(fun: object) -> bool:
-    """Whether it is a partial like `partial(jax.lax.scan, body)`: of JAX, and yet the user's."""
+    """Whether it is a partial like `partial(jax.lax.scan, body)`: JAX's code with the user's."""
     if not isinstance(fun, partial):
         return False
     codes = (code_of(innermost(v)) for v in (*fun.args, *fun.keywords.values()) if callable(v))
@@ -99,12 +98,12 @@ def binds_function_of_user(fun: object) -> bool:
 
 
 def is_operation(fun: object) -> bool:
-    """Whether it is an operation of JAX outside of any jit."""
+    """Whether it is an operation of JAX outside any jit."""
     return bool(own(fun, "_apply_primitive"))
 
 
 def _given_to_equinox(call: Facts) -> object:
-    """Its third argument holds what is no array: of the function, of its arguments."""
+    """The user's function, from equinox's third argument, which holds everything but arrays."""
     try:
         leaves, tree = call["args"][2][0]
         if tree.node_data() is None:
@@ -115,7 +114,7 @@ def _given_to_equinox(call: Facts) -> object:
 
 
 def _held(fun: object, depth: int) -> object:
-    """A function outside of JAX in the closure of one within."""
+    """A function outside JAX in the closure of one of JAX's."""
     if not isinstance(fun, FunctionType) or not depth:
         return None
     for held in closure_of(fun).values():
@@ -131,7 +130,7 @@ def _held(fun: object, depth: int) -> object:
 
 
 def bound_by_pmap(fun: object) -> list[Any]:
-    """Its static arguments, which are in the function that it makes."""
+    """The static arguments of pmap, which it binds in the function that it makes."""
     inner = innermost(fun)
     code = inner.__code__ if isinstance(inner, FunctionType) else None
     if code is None or os.path.basename(code.co_filename) != _PMAP:
@@ -142,7 +141,7 @@ def bound_by_pmap(fun: object) -> list[Any]:
 
 
 def closure_of(fun: FunctionType) -> Facts:
-    """What a function holds of those around it, by name."""
+    """The variables in a function's closure, by name."""
     held = {}
     for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=False):
         try:
@@ -152,11 +151,11 @@ def closure_of(fun: FunctionType) -> Facts:
     return held
 
 
-# --- what it is made of ---------------------------------------------------------------------------
+# --- the code of a function -----------------------------------------------------------------------
 
 
 class Parts:
-    """All code that a function is made of, and the objects that it belongs to."""
+    """All code of a function (its own, wrapped, passed), and the objects that it belongs to."""
 
     def __init__(self, fun: object) -> None:
         self._seen: set[int] = set()
@@ -166,7 +165,7 @@ class Parts:
 
     @property
     def number(self) -> int:
-        """The same one for the same code, in every process; no path is in it."""
+        """A checksum of the code, without paths: equal code has the same in every process."""
         return zlib.crc32("\n".join(self._words).encode("utf-8", "surrogatepass"))
 
     def _add(self, value: Any) -> None:
@@ -194,14 +193,14 @@ class Parts:
 
     def _add_function(self, fun: FunctionType) -> None:
         code = fun.__code__
-        # Where its instructions are tells two lambdas of one line apart.
+        # The positions of its instructions tell two lambdas of one line apart.
         where = zlib.crc32(code.co_linetable)
         self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
         wrapped, held = own(fun, "__wrapped__"), closure_of(fun).values()
         if not is_of_jax(code):
             self._add_all(held)
         else:
-            # Of a transformation its options count: by which argument, over which axis.
+            # The options of a transformation count: which argument, which axis.
             if os.path.basename(code.co_filename) != _PMAP:
                 self._words += [repr(value) for value in held if _is_simple(value)]
             self._add_all(value for value in held if isinstance(value, FunctionType))
@@ -216,7 +215,7 @@ class Parts:
                 self._add(value)
 
     def _add_object(self, value: object) -> None:
-        """An object that has a part in it; values do not count, and neither do arrays."""
+        """Add an object that the function belongs to; plain values and arrays do not count."""
         if isinstance(value, ModuleType) or (has(value, "dtype") and has(value, "shape")):
             return
         if type(value).__module__ != "builtins":

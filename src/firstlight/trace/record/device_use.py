@@ -1,4 +1,4 @@
-"""The first use of an accelerator, in which JAX by default reserves most of its memory."""
+"""Times the first use of an accelerator, when JAX by default reserves most of its memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, named_like
 
-#: Where JAX first asks a device for memory: an array is placed there, or a program runs.
-_PLACES = (("batched_device_put", ()), ("ExecuteReplicated", ("__call__",)))
-
 
 def started_backends() -> list[str]:
     """The platforms that JAX has started so far."""
@@ -23,20 +20,20 @@ def started_backends() -> list[str]:
 
 
 class DeviceUse:
-    """Times the first use, then puts back what it replaced."""
+    """Times the first use, then restores what it replaced."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._replaced = Replacements()
 
     def watch(self, pxla: object) -> None:
-        """pxla: the module of JAX that places arrays and runs programs."""
-        for name, inner in _PLACES:
-            owner = getattr(pxla, name, None) if inner else pxla
-            where = inner[0] if inner else name
-            original = getattr(owner, where, None)
+        """Start. pxla: the module of JAX that places arrays and runs programs."""
+        # Here JAX first asks a device for memory: it places an array, or runs a program.
+        runs = getattr(pxla, "ExecuteReplicated", None)
+        for owner, name in ((pxla, "batched_device_put"), (runs, "__call__")):
+            original = getattr(owner, name, None)
             if original is not None:
-                self._replaced.put(owner, where, self._timed(original))
+                self._replaced.put(owner, name, self._timed(original))
 
     def stop(self) -> None:
         self._replaced.undo()

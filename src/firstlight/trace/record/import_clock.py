@@ -1,11 +1,11 @@
-"""Times every module that is imported, without being seen by the program.
+"""Times every module that is imported, invisibly to the program.
 
-A module that is loaded already never gets here, so a statement that imports it again costs nothing.
+Importing a loaded module again does not come through here, so it costs nothing.
 """
 
 from __future__ import annotations
 
-# Not importlib: a program that has not loaded it should find it so, and may have one of its own.
+# Not importlib: the program may not have loaded it, and may have a module of that name itself.
 import _frozen_importlib as bootstrap
 import sys
 from _thread import get_ident
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Of these the line that imported them is recorded.
-_EXPENSIVE_NS = 20_000_000
-# Python takes the frames of its own import machinery out of tracebacks, by the name of their file:
-# ours must be taken out as well, or an ImportError would look different when traced.
+_EXPENSIVE_NS = 20_000_000  # from here on the line of the import is recorded
+# Python removes the frames of its import machinery from tracebacks, by their file name. Ours must
+# go too, or an ImportError would look different in a traced program.
 _HIDDEN_FILE = "<frozen importlib._bootstrap>"
 
 
 class ImportClock:
-    """Calls `done` after every outermost import, with all modules that it loaded in one list (name,
-    begin, time, own time, name, …): a thousand tuples would make Python collect garbage earlier.
-    Calls `appeared` for modules in `watched` at once: what comes after them may use them."""
+    """Calls `done` after every outermost import, with all modules that it loaded in one flat list
+    (name, begin, time, own time, name, …): a thousand tuples would make Python collect garbage
+    earlier. Calls `appeared` for modules in `watched` as soon as they are loaded: the rest of the
+    import may use them."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class ImportClock:
         self._done: Callable[[list[object], object], None] | None = done
         self._appeared, self._watched = appeared, watched
         self._sites: dict[str, list[Any] | None] = {}
-        # Of each thread: modules now being loaded (name, begin, time of those inside).
+        # By thread: modules now being loaded (name, begin, time of the modules inside).
         self._open: dict[int, list[list[Any]]] = {}
         self._loaded: dict[int, list[object]] = {}
         self._original: object = None
         self._ours: object = None
 
     def install(self) -> bool:
-        """Start; False where this Python loads modules in another way."""
+        """Start; False if this Python loads modules in another way."""
         original = getattr(bootstrap, "_find_and_load", None)
         if original is None:
             return False
@@ -57,7 +57,7 @@ class ImportClock:
             try:
                 return original(name, import_)
             except BaseException as error:
-                # Python hides its own frames, and this one with them, but not from import_module.
+                # Python hides its own frames and this one, but not from import_module.
                 leave_out_caller(error)
                 raise
             finally:
@@ -69,13 +69,13 @@ class ImportClock:
         return True
 
     def remove(self) -> None:
-        """Stop; where somebody has put another clock over this one, it goes on unheard."""
+        """Stop. If somebody wrapped this clock, it stays in place and reports nothing."""
         self._done, self._watched = None, ()
         if self._ours is not None and getattr(bootstrap, "_find_and_load", None) is self._ours:
             bootstrap._find_and_load = self._original  # type: ignore[attr-defined]
 
     def forked(self) -> None:
-        """In a new process that has one thread: what others were loading is over."""
+        """Drop what other threads were loading: after a fork only this one exists."""
         for of_threads in (self._open, self._loaded):
             for thread in of_threads.keys() - {get_ident()}:
                 del of_threads[thread]
@@ -93,27 +93,27 @@ class ImportClock:
             pass
         name, begin, inside = opened
         loaded = self._loaded.setdefault(thread, [])
-        if name in sys.modules:  # not one that was looked for in vain
+        if name in sys.modules:  # it was found
             loaded += (name, begin, end - begin, end - begin - inside)
             if end - begin >= _EXPENSIVE_NS:
                 self._sites[name] = _statement()
         if stack:
             stack[-1][2] += end - begin
         else:
-            self._open.pop(thread, None)  # a handler of signals may have imported something
+            self._open.pop(thread, None)  # a signal handler may have imported something
             self._loaded.pop(thread, None)
             if loaded and self._done is not None:
-                # Only its own: another thread may be importing as well.
+                # Only sites of this import: another thread may be importing too.
                 sites = {one: self._sites.pop(one) for one in loaded[::4] if one in self._sites}
                 self._done(loaded, sites)
-        if name in self._watched:  # last: what is imported for it comes by here as well
+        if name in self._watched:  # last: what it imports comes through here as well
             self._appeared(name)
 
 
 def _statement() -> list[object] | None:
-    """[file, line, function] of the import that now ends; None: `python -m` or pytest loads it."""
+    """[file, line, function] of the import that now ends; None if `python -m` or pytest did it."""
     importlib = getattr(sys.modules.get("importlib"), "__file__", None) or "<frozen importlib"
-    # Between an import and who asked for it; importlib.import_module is part of it.
+    # The frames between an import and its caller; importlib.import_module is one of them.
     machinery = ("<frozen importlib", importlib.removesuffix("__init__.py"))
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(machinery):

@@ -1,4 +1,4 @@
-"""Listens to JAX: every stage of every compile, what the cache did, when the host waited."""
+"""Listens to JAX: every stage of every compile, cache hits and misses, the start of backends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firstlight.trace.record.waits import Waits
 
 
 def attach(recorder: Recorder) -> JaxHooks:
-    """Listen from now on; JAX has been imported."""
+    """Start listening. JAX must have been imported."""
     hooks = JaxHooks(recorder)
     hooks.listen()
     hooks.watch_backends()
@@ -38,13 +38,13 @@ def attach(recorder: Recorder) -> JaxHooks:
 
 @dataclass
 class _Stage:
-    """A stage that is now running in a thread."""
+    """A stage now running in a thread."""
 
     name: str
     stage: str
     begin_ns: int
     frame: int
-    results: int  # read by the program before
+    results: int  # that the program had read when it began
     call: int | None = None
     cache: Counter[str] = field(default_factory=Counter)
 
@@ -61,7 +61,7 @@ class JaxHooks:
         self._outputs = Outputs(recorder, lambda: self.waits.count)
         self._cache_folder = CacheFolder()
         self._active = True
-        self._frames_stay = True  # a stage ends in the frame in which it has begun
+        self._frames_stay = True  # every stage so far ended in the frame in which it began
         self._replaced = Replacements()
         self._device_use = DeviceUse(recorder)
         self._listeners = {
@@ -78,7 +78,7 @@ class JaxHooks:
         self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
 
     def _listen_on(self) -> None:
-        """Listen again where the program took all listeners from JAX, and say so."""
+        """Listen again if the program removed all of JAX's listeners, and report that."""
         from jax._src import monitoring
 
         for kind, listener in self._listeners.items():
@@ -86,19 +86,19 @@ class JaxHooks:
             if self._active and listening is not None and listener not in listening():
                 _register(kind, listener)
                 self._recorder.problem(
-                    "events: the program took away the listeners of JAX's events (as "
+                    "events: the program removed the listeners of JAX's events (as "
                     "jax.monitoring.clear_event_listeners does): compiles between that and the "
                     "next wait for a result may be missing in this trace",
-                    missing="the program took away the listeners of JAX's events for a while",
+                    missing="the program removed the listeners of JAX's events for a while",
                 )
 
     def watch_backends(self) -> None:
-        """Time the start of backends, for which JAX has no event."""
+        """Time the start of backends: JAX has no event for it."""
         from jax._src import xla_bridge
 
         original, event = getattr(xla_bridge, "_init_backend", None), self._recorder.event
         if original is None:
-            self._recorder.problem("backends: this JAX starts them in an unknown way")
+            self._recorder.problem("backends: how this JAX starts them is unknown")
             return
 
         def _init_backend(platform: str) -> Any:
@@ -117,9 +117,9 @@ class JaxHooks:
         self._replaced.put(xla_bridge, "_init_backend", _init_backend)
 
     def watch_first_use(self, platforms: Iterable[str]) -> None:
-        """Time the first use of an accelerator, if it is among them: its memory is reserved then.
+        """Time the first use of an accelerator, which reserves its memory, if one is among them.
 
-        On a CPU nothing is replaced: errors of a program may name every frame.
+        With a CPU only, nothing is replaced: a program's errors may show every frame.
         """
         if any(platform != "cpu" for platform in platforms):
             from jax._src.interpreters import pxla
@@ -127,7 +127,7 @@ class JaxHooks:
             self._device_use.watch(pxla)
 
     def detach(self) -> None:
-        """Stop listening, and leave JAX as it was."""
+        """Stop listening and restore JAX."""
         from jax import monitoring
 
         self._active = self.waits.active = False
@@ -139,20 +139,20 @@ class JaxHooks:
             self._recorder.safely(getattr(monitoring, f"unregister_{kind}_listener"))(listener)
 
     def forked(self) -> None:
-        """This is a new process: what was under way is of its parent, and in the parent's log."""
+        """Drop the state of the parent process, after a fork: the parent's log has it."""
         self._open.clear()
         self._describing.clear()
         self._calls.forget()
         self.waits.forget()
 
     def is_busy(self) -> bool:
-        """Whether a stage is under way in this thread: reading an array is then no result."""
+        """Whether a stage is running in this thread: reading an array is then not a result."""
         thread = get_ident()
         self._forget_broken_off(calls.stack(sys._getframe(1)))
         return bool(self._open.get(thread)) or thread in self._describing
 
     def _forget_broken_off(self, frames: Frames) -> None:
-        """Drop stages that will not end: another listener raised, or a handler of a signal."""
+        """Drop stages that will never end: another listener or a signal handler raised."""
         opened = self._open.get(get_ident())
         if not opened or not self._frames_stay:
             return
@@ -172,7 +172,7 @@ class JaxHooks:
         self._forget_broken_off(frames)
         opened = self._open.setdefault(get_ident(), [])
         current = _Stage(name, stage, begin, id(calls.timing(frames)), self.waits.count)
-        opened.append(current)  # first: whatever happens below, its end takes it away again
+        opened.append(current)  # first: if something below fails, the end of the stage removes it
         self._describing.add(get_ident())
         try:
             current.call = self._calls.number(stage, name, frames)
@@ -180,7 +180,7 @@ class JaxHooks:
             self._describing.discard(get_ident())
         if stage == "compile":
             self._cache_folder.look()
-            # The longest by far: should the process die in it, this is what it was doing.
+            # The longest stage by far: if the process dies in it, the log says what it compiled.
             thread = {"thread": get_ident(), "thread_name": _thread_name()}
             about = {"stage": stage, "name": name, "call": current.call}
             self._recorder.event("begin", **about, ns=begin, **thread)
@@ -192,14 +192,14 @@ class JaxHooks:
             return
         end = monotonic_ns()
         current = opened.pop()
-        while current.stage != stage and opened:  # one that failed has no end of its own
+        while current.stage != stage and opened:  # a stage that failed has no end
             current = opened.pop()
-        if not opened:  # while it is empty, waits need not ask
-            self._open.pop(get_ident(), None)  # or a handler of signals has compiled something
+        if not opened:  # while the dict is empty, waits need not ask
+            self._open.pop(get_ident(), None)  # a signal handler that compiled may have removed it
         if current.stage != stage:
             return
         frames = calls.stack(sys._getframe(1))
-        # Where JAX times a stage in another way, no stage is known to be broken off.
+        # If JAX times stages in another way, frames cannot show which stages were broken off.
         self._frames_stay &= any(id(frame) == current.frame for frame in frames)
         about = {"stage": stage, "name": current.name, "call": current.call}
         times = {"begin_ns": current.begin_ns, "end_ns": end}
@@ -210,7 +210,7 @@ class JaxHooks:
             self._outputs.expect()
 
     def _more(self, current: _Stage, frames: Frames) -> Facts:
-        """What is known at the end of a stage beyond its times."""
+        """The fields of a stage beyond its times, known at its end."""
         try:
             self._calls.ended(current.stage, current.call, frames)
             if current.stage == "trace":
@@ -246,7 +246,7 @@ def _register(kind: str, listener: object) -> None:
 
 
 def _thread_name() -> str | None:
-    """The name of this thread, if it has one; nothing of a class of the program is asked."""
+    """The name of this thread, read without running code of the program's classes."""
     threading = sys.modules.get("threading")
     name = own(getattr(threading, "_active", {}).get(get_ident()), "_name")
     return name if type(name) is str else None

@@ -1,7 +1,7 @@
-"""A log that survives its process: one line of JSON an event, written as it happens.
+"""A log that survives its process: one line of JSON per event, written as it happens.
 
-All that it needs is bound when it is loaded, and json is not needed at all: the program may replace
-functions of the standard library, and may have a module `json` of its own.
+It binds everything it needs when it is loaded, and does not import json: the program may replace
+functions of the standard library, and may have its own module `json`.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from os import open as open_file
 
 from firstlight.trace.record.log_format import log_path
 
-# As json.dumps does it, in this order: no look for circles, what becomes of unknown types, how to
-# write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
+# As in json.dumps, in this order: no check for cycles, str for unknown types, encoder of strings,
+# no indent, separators, keys neither sorted nor skipped, infinities as in Python.
 _encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
-#: Descriptors are taken from here on: those of the program keep the numbers that they have alone.
+#: Our descriptors start here, so that the program's have the same numbers as without us.
 _HIGH = 400
 
 
 class LogFile:
-    """Appends events to a file, from any thread; a forked process has a file of its own."""
+    """Appends events to a file, from any thread. A forked process gets its own file."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._machine = os.uname().nodename
         self._pid = self._descriptor = -1
         self._end = -1  # where in the file the next line begins
-        self._file: tuple[int, int] | None = None  # by which the system knows it
-        self._is_cut = False  # what was last written of it is no whole line
-        self._lock = RLock()  # a handler of signals may write while its thread does
+        self._file: tuple[int, int] | None = None  # its identity for the system
+        self._is_cut = False  # the last write left an incomplete line
+        self._lock = RLock()  # a signal handler may write while its thread does
 
     def write(self, event: dict[str, object]) -> None:
         line = (encoded(event) + "\n").encode("ascii")
         if getpid() != self._pid:
-            self._lock = RLock()  # that of the parent may be held by a thread that is not here
+            self._lock = RLock()  # the parent's may be held by a thread that does not exist here
         with self._lock:
-            # A program may close all descriptors (a daemon does), and the next file that it opens
-            # gets the number of ours: before every line is looked whether this is where ours ends.
+            # A program may close all descriptors (a daemon does), and its next file gets our
+            # number: before every line, check that the descriptor is at the end of our file.
             if getpid() != self._pid or not self._is_ours():
                 self._open()
-            # One call for a whole line: a kill leaves it there or not.
+            # One call for a whole line: a kill leaves all of it or nothing.
             line = b"\n" + line if self._is_cut else line
             written = write(self._descriptor, line)
-            self._end += written  # added afterwards: a handler may have written in between
+            self._end += written  # afterwards: a signal handler may have written in between
             self._is_cut = written < len(line)
             if self._is_cut:
-                raise OSError(ENOSPC, "only a part of a line could be written")
+                raise OSError(ENOSPC, "only part of a line could be written")
 
     def _is_ours(self) -> bool:
         try:
-            if lseek(self._descriptor, 0, SEEK_CUR) == self._end:  # the faster way to know it
+            if lseek(self._descriptor, 0, SEEK_CUR) == self._end:  # the fast check
                 return True
             if _identity(self._descriptor) != self._file:
                 return False
-            # A process that was forked has moved it on, or a handler of signals has.
+            # A forked process or a signal handler has written to it.
             self._end = lseek(self._descriptor, 0, SEEK_END)
         except OSError:  # closed, or a pipe
             return False
@@ -66,7 +66,7 @@ class LogFile:
 
     def _open(self) -> None:
         if self._end >= 0 and self._is_ours():
-            close(self._descriptor)  # that of the process which this one was forked from
+            close(self._descriptor)  # the parent's, after a fork
         self._end, self._pid, self._is_cut = -1, getpid(), False
         self._descriptor = self._opened(log_path(self._folder, self._pid, self._machine))
         self._file = _identity(self._descriptor)
@@ -81,7 +81,7 @@ class LogFile:
             low = open_file(path, flags, 0o600)
         try:
             high = fcntl(low, F_DUPFD_CLOEXEC, _HIGH)
-        except OSError:  # so many are not allowed
+        except OSError:  # the limit of descriptors is lower
             return low
         close(low)
         return high
@@ -93,5 +93,5 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def encoded(value: object) -> str:
-    """JSON of it; what JSON does not know is written as its text."""
+    """The value as JSON; types that JSON does not know become their `str`."""
     return "".join(_encode(value, 0))

@@ -1,4 +1,4 @@
-"""`firstlight.trace.mark_first_result()`: a program says itself when its first result is there."""
+"""`firstlight.trace.mark_first_result()`: the program itself marks its first result."""
 
 import sys
 
@@ -7,12 +7,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-#: Called with the frame that makes a mark: nothing while nothing is recorded.
+#: Called with the frame that makes a mark; empty while nothing is recorded.
 LISTENERS: "list[Callable[[FrameType], None]]" = []
 
 
 def mark_first_result() -> None:
-    """Say that the first result is there now, whatever was read or put out before.
-    The first mark of a process counts. Where nothing is recorded, nothing is done."""
+    """Declare that the first result is there now, whatever was read or output before.
+    The first mark of a process counts. Without a recording this does nothing."""
     for listener in LISTENERS:
         listener(sys._getframe(1))

@@ -1,7 +1,7 @@
-"""When the program puts something out: on its standard output, or into a file that it opens.
+"""When the program outputs something: on its standard output, or to a file that it opens.
 
-A second witness of the first result: a value that somebody read need not be for anybody to see.
-Looked at from the end of a compile to the next output only; then all is as it was.
+A second witness of the first result, since a value may be read and never shown. Streams and `open`
+are watched only from the end of a compile to the next output, then restored.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, listened_to
 
-#: Of a line that has no end, so much is kept to look for a pattern in.
-_MAX_LINE = 4096
+_MAX_LINE = 4096  # characters of an endless line that are kept to look for a pattern
 
 
 class Outputs:
-    """Reports the first output after each compile, or the first line that a pattern is found in.
-    read: how many results have been read so far."""
+    """Reports the first output after each compile, or the first line that matches a pattern.
+    read: returns how many results have been read so far."""
 
     def __init__(self, recorder: Recorder, read: Callable[[], int]) -> None:
         self._recorder, self._read = recorder, read
         self._replaced = Replacements()
         self._streams: tuple[object, ...] = ()
-        self._lines: dict[str, str] = {}  # of each stream, what was written of its last line
+        self._lines: dict[str, str] = {}  # by stream, the unfinished last line
         self._pattern: re.Pattern[str] | None = None
         wanted = recorder.first_result_pattern
         if wanted is not None and calls.named_line(wanted) is None:
@@ -43,18 +42,18 @@ class Outputs:
         try:
             return re.compile(pattern)
         except re.error as error:
-            self._recorder.problem(f"FIRSTLIGHT_FIRST_RESULT: {error}: it is left out")
+            self._recorder.problem(f"FIRSTLIGHT_FIRST_RESULT: {error}: the pattern is ignored")
             return None
 
     def expect(self) -> None:
-        """Look for the next output."""
+        """Watch for the next output."""
         if self._recorder.marked:
             return
         names = ("stdout", "stderr") if self._pattern else ("stdout",)
         streams = tuple(getattr(sys, name, None) for name in names)
         if self._replaced and streams == self._streams:
             return
-        self.unwatch()  # the program may have put other streams there
+        self.unwatch()  # the program may have replaced the streams
         self._streams, safely = streams, self._recorder.safely
         for name, stream in zip(names, streams, strict=True):
             write = getattr(stream, "write", None)
@@ -78,7 +77,7 @@ class Outputs:
             if self._pattern.search(line):
                 self._recorder.mark("output", self._site())
                 self.unwatch()
-        # A bar of progress goes back in its line; a result has a number in it.
+        # A progress bar has carriage returns; a result has digits.
         elif "\r" not in text and any(map(str.isdigit, text)):
             self._report(name)
 

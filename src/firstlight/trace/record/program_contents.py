@@ -1,4 +1,4 @@
-"""What a program is made of, read from JAX's frames at the end of lowering and of compiling."""
+"""The contents of a program, read from JAX's frames at the end of lowering and compiling."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from firstlight.trace.record.program_errors import pass_on
 from firstlight.trace.record.resharding import moved_arguments
 from firstlight.trace.record.value_text import attributes_of, dimensions
 
-#: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
+#: Larger programs are examined line by line: a finding needs so many equations (thresholds).
 _MANY_EQUATIONS = 100
 _MAX_LINES = 20
 _MANY_ON_A_LINE = 100
 _KINDS_OF_A_RULE = 8
-#: Equations that are asked which packages they are from.
-_MAX_LOOKED_AT = 30
-_JAX = {"jax", "jaxlib"}  # whose code made all of them
-#: Smaller constants are no harm, and are not looked for.
-_WORTH_NAMING_BYTES = 100_000
+_MAX_LOOKED_AT = 30  # equations whose packages are looked up
+_JAX = {"jax", "jaxlib"}  # have a part in every equation
+_WORTH_NAMING_BYTES = 100_000  # smaller constants do no harm
 _MAX_NAMED = 8
 _MAX_VALUES_LOOKED_AT = 2000
 _MAX_DEPTH = 4
@@ -35,7 +33,7 @@ _Equations = list[Any]
 
 
 def lowered(frames: Frames) -> Facts:
-    """Equations, their lines where they are many, and bytes of captured constants."""
+    """Number of equations, their lines if there are many, and the captured constants."""
     closed = variable(frames, LOWERING, "closed_jaxpr")
     if closed is None:
         problem = "programs: this JAX does not show the equations and constants of a program"
@@ -62,23 +60,23 @@ def compiled(frames: Frames) -> Facts:
     """Bytes of the executable, and whether it calls back into Python."""
     executable = variable(frames, COMPILING, "xla_executable")
     if executable is None and sys.exc_info()[0] is not None:
-        return {}  # there is none: the compiler refused, or was interrupted
+        return {}  # the compile failed or was interrupted
     if executable is None:
         problem = "programs: this JAX does not show the size and callbacks of a program"
         return {"executable_bytes": None, "callbacks": None, "problem": problem}
     callbacks = variable(frames, COMPILING, "host_callbacks")
     try:
         size = int(executable.size_of_generated_code_in_bytes()) or None
-    except Exception as error:  # not all backends know
+    except Exception as error:  # not every backend has a size
         pass_on(error)
         size = None
     return {"executable_bytes": size, "callbacks": None if callbacks is None else bool(callbacks)}
 
 
 def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs: list[Any]) -> Any:
-    """All equations, those of inner programs included; one that is called often is there once.
-    constants, programs: get the arrays that any of them holds, and the programs that hold some."""
-    jaxpr = getattr(program, "jaxpr", program)  # one with its constants, or a bare one
+    """All equations, those of inner programs once each. Fills `constants` with the arrays that any
+    of them captures, and `programs` with the programs that capture some."""
+    jaxpr = getattr(program, "jaxpr", program)  # of a ClosedJaxpr, or a bare Jaxpr
     constants.update((id(c), c) for c in getattr(program, "consts", ()))
     if id(jaxpr) in seen:
         return
@@ -94,7 +92,7 @@ def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs
 
 
 def _packages(equations: _Equations) -> list[str]:
-    """Installed packages whose code made some of the equations, by some of these."""
+    """Installed packages whose code made equations, from a sample of these."""
     some = equations[:: max(1, len(equations) // _MAX_LOOKED_AT)]
     tracebacks = {equation.source_info.traceback for equation in some} - {None}
     files = {code.co_filename for traceback in tracebacks for code in traceback.raw_frames()[0]}
@@ -102,8 +100,8 @@ def _packages(equations: _Equations) -> list[str]:
 
 
 def _by_line(equations: _Equations) -> list[object]:
-    """[file, line, equations, repeats] of the lines that most equations come from.
-    repeats: of its most frequent equation; a line that ran many times has many."""
+    """[file, line, equations, repeats] of the lines with the most equations.
+    repeats: how often its most frequent equation occurs, so about how often the line ran."""
     from jax._src import source_info_util
 
     lines: dict[tuple[str, int], list[object]] = {}
@@ -116,7 +114,7 @@ def _by_line(equations: _Equations) -> list[object]:
 
 
 def _by_place(equations: _Equations) -> dict[object, _Equations]:
-    """Equations by where they are made: of a loop, all turns are made at the same place."""
+    """Equations by traceback: all iterations of a loop have the same one."""
     made_at: dict[object, _Equations] = defaultdict(list)
     for equation in equations:
         made_at[equation.source_info.traceback].append(equation)
@@ -136,16 +134,16 @@ def _repeats(equations: _Equations, file: str) -> int:
     most = max(counts)
     if most > 1 or len(plain) < _MANY_ON_A_LINE:
         return _turns(counts, most)
-    # A recursion is on the same line at another depth each time: only what is within it compares.
+    # A recursion reaches its line at another depth each time: compare only the frames inside it.
     step = max(1, len(plain) // _MANY_ON_A_LINE)
     inner = [(e.primitive.name, _within(e.source_info.traceback, file)) for e in plain[::step]]
     return max(Counter(inner).values()) * step
 
 
 def _turns_of_a_rule(made: _Equations) -> int:
-    """How often a line ran of which all equations are made at one place: where JAX was given a rule
-    (custom_jvp). Told apart by what they work on, all come at least as often as the line ran, but
-    for a few of its first and last turn."""
+    """How often a line ran whose equations all have one traceback: that of a rule (custom_jvp).
+    By primitive and ranks, each kind of equation occurs at least once per iteration, except for a
+    few of the first and the last one."""
     ranks = ([getattr(v.aval, "ndim", None) for v in (*e.invars, *e.outvars)] for e in made)
     kinds = ((e.primitive.name, *of) for e, of in zip(made, ranks, strict=True))
     counts = sorted(Counter(kinds).values())
@@ -153,24 +151,24 @@ def _turns_of_a_rule(made: _Equations) -> int:
 
 
 def _turns(counts: list[int], most: int) -> int:
-    """How often most of those came that came often: a gradient has some of them twice a turn."""
+    """The most common of the high counts: a gradient has some equations twice per iteration."""
     often = sorted(n for n in counts if 2 * n >= most)
-    return max(often, key=often.count)  # of several the smallest, which comes first
+    return max(often, key=often.count)  # the smallest if several are as common
 
 
 def _within(traceback: Any, file: str) -> tuple[object, ...]:
-    """The frames from an equation to the line of the user that made it."""
+    """The frames from an equation out to the user's line that made it."""
     frames = tuple(zip(*traceback.raw_frames(), strict=False))
     files = [code.co_filename for code, _ in frames]
     return frames[: files.index(file) + 1] if file in files else frames
 
 
-# --- arrays from outside --------------------------------------------------------------------------
+# --- captured arrays ------------------------------------------------------------------------------
 
 
 def _named_constants(constants: dict[int, Any], programs: list[Any], fun: Any) -> list[Any]:
-    """[name, origin, dtype, shape, bytes, place] of the largest, the largest first.
-    constants: by their identity. programs: those that hold them. origin: closure, global, None."""
+    """[name, origin, dtype, shape, bytes, place] of the largest constants, the largest first.
+    constants: by id. programs: those that capture them. origin: closure, global, None."""
     large = [c for c in constants.values() if _bytes(c) >= _WORTH_NAMING_BYTES]
     large = sorted(large, key=_bytes, reverse=True)[:_MAX_NAMED]
     if not large:
@@ -188,7 +186,7 @@ def _bytes(value: object) -> int:
 
 
 def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
-    """[file, line] of the first equation with each of the constants."""
+    """[file, line] of the first equation that uses each of the constants."""
     from jax._src import source_info_util
 
     found: dict[int, list[Any]] = {}
@@ -205,9 +203,9 @@ def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
 
 
 def _name_of(constant: Any, arrays: list[_Reached]) -> tuple[str | None, str | None]:
-    """The name and the origin of a constant among the arrays that the function can use."""
+    """The name and the origin of a constant among the arrays that the function can reach."""
     same = [one for one in arrays if _memory(one[1]) == _memory(constant)]
-    # JAX copies what it has to convert, doubles for instance: then the shape has to do.
+    # JAX copies arrays that it converts, doubles for instance: then only the shape can match.
     alike = {id(one[1]): one for one in arrays if one[1].shape == constant.shape}
     found = same or (list(alike.values()) if len(alike) == 1 else [])
     return (found[0][0], found[0][2]) if found else (None, None)
@@ -218,14 +216,14 @@ def _is_array(value: object) -> bool:
 
 
 def _memory(array: object) -> int:
-    """What tells an array from all others; one of NumPy from its views as well."""
+    """The identity of an array; for NumPy the address of its data, so that views of it match."""
     if isinstance(array, sys.modules["numpy"].ndarray):
         return int(array.__array_interface__["data"][0])
     return id(array)
 
 
 def _reachable(fun: object, seen: set[int], depth: int) -> Iterator[_Reached]:
-    """What a function can use from outside, with what that holds."""
+    """The values that a function can reach outside itself, and those inside them."""
     inner = innermost(fun)
     if isinstance(fun, MethodType):
         yield from _reachable_in("self", fun.__self__, "closure", seen, depth)
@@ -242,7 +240,7 @@ def _reachable(fun: object, seen: set[int], depth: int) -> Iterator[_Reached]:
 def _reachable_in(
     name: str, value: Any, origin: str, seen: set[int], depth: int
 ) -> Iterator[_Reached]:
-    """A value by its name, what a container or an object holds, what a function of it uses."""
+    """A named value, then its items or attributes, or what a function reaches."""
     yield name, value, origin
     if not depth or id(value) in seen:
         return
@@ -264,6 +262,6 @@ def _reachable_in(
 
 
 def _global_names(code: CodeType) -> list[str]:
-    """Names that the code, and code within it, may look up outside."""
+    """Names that the code, and the code inside it, may look up in globals."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return [*code.co_names, *(name for one in inner for name in _global_names(one))]

@@ -1,7 +1,7 @@
-"""Errors that are the program's, though our code was running when they came.
+"""Tells errors of the program from ours, when they come up while our code is running.
 
-A handler of a signal may raise wherever its thread is (a time limit does), so also within a
-listener of ours: that has to reach the program, and what goes wrong in our own code must not.
+A signal handler may raise wherever its thread is (a time limit does), also inside our listeners:
+that error must reach the program. Errors of our own code must not.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
-#: All of `firstlight.trace`: a cell of a notebook is run by it as well.
+#: All of `firstlight.trace`: it also runs the cells of a notebook.
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-#: Stands between the program and JAX where `firstlight exec --metrics` watches as well.
+#: Is between the program and JAX under `firstlight exec --metrics`.
 WATCH = os.path.join(os.path.dirname(os.path.dirname(OURS)), "telemetry", "watch") + os.sep
 _LIBRARY = os.path.dirname(os.__file__)
-#: By the name that it has, and by the one that links lead to.
-STANDARD_LIBRARY = (_LIBRARY + os.sep, os.path.realpath(_LIBRARY) + os.sep)
-#: Of a function that takes any number of arguments (`inspect` has it, and is long to import).
-_CO_VARARGS = 4
-#: Packages whose code we call, or that is called by it.
+STANDARD_LIBRARY = (_LIBRARY + os.sep, os.path.realpath(_LIBRARY) + os.sep)  # also through links
+_CO_VARARGS = 4  # inspect.CO_VARARGS; importing inspect takes long
+#: Packages whose code our code runs, directly or indirectly.
 _CALLED = ("jax", "jaxlib", "numpy", "ml_dtypes", "torch", "sympy")
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise it again if it is the program's."""
+    """Raise the error again if it is the program's."""
     if is_of_program(error):
         raise error
 
 
 def is_of_program(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it."""
+    """Whether a signal handler raised the error."""
     traceback = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
@@ -46,7 +44,7 @@ def is_of_program(error: BaseException) -> bool:
 
 
 def _is_handler(frame: FrameType) -> bool:
-    """Whether it was called with a number and a frame, as handlers of signals are."""
+    """Whether a frame was called with a number and a frame, as signal handlers are."""
     code = frame.f_code
     count = code.co_argcount + bool(code.co_flags & _CO_VARARGS)
     given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
@@ -68,7 +66,7 @@ def _is_called_by_us(file: str) -> bool:
 
 
 def leave_us_out(error: BaseException) -> None:
-    """Take our frames off the begin of its traceback. A bare `raise` does not put its own back."""
+    """Remove our frames from the start of the traceback. A bare `raise` adds none again."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(OURS):
         traceback = traceback.tb_next
@@ -76,6 +74,6 @@ def leave_us_out(error: BaseException) -> None:
 
 
 def leave_out_caller(error: BaseException) -> None:
-    """Take the frame that caught an error out of its traceback."""
+    """Remove the frame that caught the error from its traceback."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next

@@ -1,4 +1,4 @@
-"""What is recorded of a process, from its start to its end. Nothing raises into the program."""
+"""Writes the events of a process, from its start to its end. Nothing raises into the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-#: Variables by which launchers of several processes say which one this is.
+#: Variables in which launchers of several processes put the rank of each.
 _RANKS = ("FIRSTLIGHT_RANK", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 
 
@@ -26,15 +26,15 @@ class Recorder:
 
     def __init__(self, write: Callable[[dict[str, object]], None]) -> None:
         self._write = write
-        self.before_end: list[Callable[[], None]] = []  # what still has something to write
-        self.after_fork: list[Callable[[], None]] = []  # what has something of the parent's
+        self.before_end: list[Callable[[], None]] = []  # write what is still pending
+        self.after_fork: list[Callable[[], None]] = []  # drop the parent's state
         self._ended = -1  # the process whose end was written
         self._head: dict[str, object] | None = None  # of a fork, written with its first event
-        #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
+        #: What identifies the first result: `train.py:27`, or a pattern of an output line.
         self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._own_ns = 0  # spent here, not in the program
         self._lost = 0  # events that could not be written
         self._loss_is_written = False
@@ -43,7 +43,8 @@ class Recorder:
         self.marked = False
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
-        """The first event. OSError: it cannot be written. whole: from the start of the process."""
+        """Write the first event; OSError if that is impossible.
+        whole: the recording covers the process from its start."""
         self._write(self._about_process(started_ns, whole))
 
     def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, object]:
@@ -70,15 +71,15 @@ class Recorder:
         }
 
     def event(self, kind: str, **about: object) -> None:
-        """One line of the log; whatever goes wrong is written with the next one."""
+        """Write one line of the log; a failure is reported with the next one."""
         begin = monotonic_ns()
         try:
             if self._head is not None:
                 head, self._head = self._head, None
                 self._write(head)
             self._write({"event": kind, **about})
-            if self._lost and not self._loss_is_written and kind != "end":  # which says so itself
-                self._loss_is_written = True  # now: the process may not get to its end
+            if self._lost and not self._loss_is_written and kind != "end":  # `end` has it anyway
+                self._loss_is_written = True  # now: the process may not reach its end
                 missing = f"events could not be written ({'; '.join(sorted(self.problems))})"
                 self._write({"event": "problem", "problems": [], "missing": missing})
         except Exception as error:
@@ -88,14 +89,14 @@ class Recorder:
         self._own_ns += monotonic_ns() - begin
 
     def problem(self, text: str, missing: str | None = None) -> None:
-        """Something that cannot be known, written at once: the process may not get to its end.
-        missing: why compiles may not be in the log."""
+        """Report something that cannot be recorded, at once: the process may not reach its end.
+        missing: why the log may lack compiles."""
         if text not in self.problems:
             self.problems.add(text)
             self.event("problem", problems=[text], missing=missing)
 
     def safely(self, function: Callable[..., None]) -> Callable[..., None]:
-        """The same function for the program to call: its errors stay here."""
+        """The function, for the program to call: its own errors are reported, not raised."""
         name = getattr(function, "__name__", "listener")
 
         def guarded(*arguments: object, **named: object) -> None:
@@ -107,34 +108,34 @@ class Recorder:
                     raise
                 try:
                     self.problem(f"{name}: {type(error).__name__}: {error}"[:200])
-                except Exception as again:  # at the end of the stack nothing can be written
+                except Exception as again:  # at the recursion limit nothing can be written
                     pass_on(again)
 
         return guarded
 
     def mark(self, how: str, site: object) -> None:
-        """The first result is here. how: marked in the "code", by a "line" or an "output"."""
+        """Record the first result. how: marked in the "code", by a "line" or an "output"."""
         if not self.marked:
             self.marked = True
             self.event("marked", ns=monotonic_ns(), how=how, site=site)
 
     def mark_here(self, frame: FrameType) -> None:
-        """The same, marked by this frame of the program."""
+        """Record the first result as marked by this frame of the program."""
         self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
 
     def imported(self, modules: list[Any], sites: object = None) -> None:
-        """An import is over. modules: as the import clock lists them; sites: of expensive ones."""
-        told = list(zip(*[iter(modules)] * 4, strict=True))
-        self.event("imports", modules=told, sites=sites or {}, thread=get_ident())
+        """Record an outermost import. modules: the clock's list; sites: of expensive ones."""
+        rows = list(zip(*[iter(modules)] * 4, strict=True))
+        self.event("imports", modules=rows, sites=sites or {}, thread=get_ident())
         _, begin, total, _ = modules[-4:]
         self._imports.append((begin, begin + total))
 
     def imports_since(self, moment_ns: int) -> int:
-        """Nanoseconds of importing from then on."""
+        """Nanoseconds spent importing since a moment."""
         return sum(max(0, end - max(begin, moment_ns)) for begin, end in self._imports)
 
     def end(self) -> None:
-        """The last event, once for each process."""
+        """Write the last event, once per process."""
         if self._ended == getpid():
             return
         self._ended = getpid()
@@ -144,15 +145,15 @@ class Recorder:
         self.event("end", ns=monotonic_ns(), **about)
 
     def forked(self) -> None:
-        """This is a new process, which has a log of its own: what was heard is of its parent."""
-        self._begin_anew()
-        # Most forks become another program at once: they have nothing to write, and no log.
+        """Start over after a fork: the new process has its own log."""
+        self._reset()
+        # Most forks become another program at once: without an event they get no log.
         self._head = self._about_process(None, whole=False)
         for forget in (*self.after_fork, self._end_with_multiprocessing):
             self.safely(forget)()
 
     def _end_with_multiprocessing(self) -> None:
-        """Its workers end without atexit, and empty the list that they have when they start."""
+        """Workers of multiprocessing end without atexit, and clear finalizers when they start."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.register_after_fork(

@@ -1,4 +1,4 @@
-"""Functions of others that are replaced while something is recorded, and put back afterwards."""
+"""Replaces functions of other packages during a recording, and restores them afterwards."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from firstlight.trace.record.program_errors import leave_out_caller
 
 
 class Replacements:
-    """What was replaced, in order; true while anything is."""
+    """The functions replaced so far, in order; true while there are any."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[object, str, object, object]] = []  # owner, name, what it had, ours
+        self._done: list[tuple[object, str, object, object]] = []  # owner, name, original, ours
 
     def __bool__(self) -> bool:
         return bool(self._done)
@@ -21,12 +21,12 @@ class Replacements:
         before = vars(owner).get(name)
         try:
             setattr(owner, name, ours)
-        except AttributeError:  # an object of the program's own, which has no room for it
+        except AttributeError:  # an object of the program, with slots
             return
         self._done.append((owner, name, before, ours))
 
     def undo(self) -> None:
-        """Put back what was there, unless somebody else has replaced it since."""
+        """Restore the originals, except those that somebody else has replaced since."""
         done, self._done = self._done, []
         for owner, name, before, ours in done:
             if vars(owner).get(name) is not ours:
@@ -38,7 +38,7 @@ class Replacements:
 
 
 def listened_to(original: Callable[..., object], after: Callable[..., None]) -> Any:
-    """The function; `after` is called with its arguments whenever it has returned."""
+    """A function that calls the original, then `after` with the same arguments."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         try:
@@ -53,8 +53,8 @@ def listened_to(original: Callable[..., object], after: Callable[..., None]) -> 
 
 
 def named_like(ours: Any, original: Any) -> Any:
-    """Our function with the names of the original one."""
-    # Not functools.wraps: some of these are no functions of Python, and have half of the names.
+    """Our function, with the name and docstring of the original."""
+    # Not functools.wraps: some originals are not Python functions, and lack some of the names.
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         if isinstance(getattr(original, name, None), str):
             setattr(ours, name, getattr(original, name))
@@ -63,5 +63,5 @@ def named_like(ours: Any, original: Any) -> Any:
 
 
 def itself(original: Any) -> Any:
-    """What is pickled in place of something of ours: a call of this, with the original."""
+    """The original: a replacement is pickled as a call of this."""
     return original

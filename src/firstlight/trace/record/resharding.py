@@ -1,8 +1,8 @@
 """Arguments that a program moves between devices in every call, before it uses them.
 
-A program says where it wants an argument by the `in_specs` of `jax.shard_map`, or by
-`jax.lax.with_sharding_constraint`. If the argument is placed in another way, XLA puts the exchange
-into the program, and nothing tells the user.
+A program states where it wants an argument with the `in_specs` of `jax.shard_map`, or with
+`jax.lax.with_sharding_constraint`. If the argument is placed differently, XLA adds the exchange to
+the program, and nothing tells the user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from firstlight.trace.record.calls import LOWERING, Frames, variable
 from firstlight.trace.record.program_errors import pass_on
 from firstlight.trace.record.value_text import dimensions, text_of
 
-#: The frame that knows where the arguments of a call are.
+#: The frame that holds the shardings of the arguments.
 _PLACING = ("pxla.py", "lower_sharding_computation")
 _INNER = ("jit", "pjit")
 _MAX_DEPTH = 4
@@ -24,7 +24,7 @@ _Moved = list[Any]
 
 
 def moved_arguments(frames: Frames) -> list[_Moved]:
-    """[name, type, shape, bytes, sharding as given, as used, line] of each; the first few."""
+    """[name, dtype, shape, bytes, sharding as given, as used, line] of the first few."""
     shardings = variable(frames, _PLACING, "in_shardings")
     closed = variable(frames, LOWERING, "closed_jaxpr")
     jaxpr = getattr(closed, "jaxpr", closed)
@@ -39,9 +39,9 @@ def moved_arguments(frames: Frames) -> list[_Moved]:
 def _moved(
     jaxpr: Any, placed: dict[Any, tuple[int, Any]], names: Any, depth: int
 ) -> Iterator[_Moved]:
-    """placed: number and sharding of those variables that are arguments of the program."""
+    """placed: (position, sharding) of the variables that are arguments of the program."""
     for equation in jaxpr.eqns if placed else ():
-        # A literal cannot be looked up, and is no argument.
+        # A literal has no hash, and is not an argument.
         given = [None if hasattr(v, "val") else placed.get(v) for v in equation.invars]
         if not any(given):
             continue
@@ -59,12 +59,12 @@ def _moved(
 
 
 def _wanted(equation: Any) -> list[object]:
-    """How an equation wants its operands divided: as partition specs; None: as they are."""
+    """The partition specs that an equation wants for its operands; None: any."""
     params, kind = equation.params, equation.primitive.name
     if kind == "shard_map":
         return list(params.get("in_specs") or ())
     if kind == "sharding_constraint":
-        # All of it on every device is asked for on purpose: to gather what is kept divided.
+        # Full replication is requested on purpose: it gathers a sharded array.
         sharding = params.get("sharding")
         divided = not getattr(sharding, "is_fully_replicated", True)
         return [getattr(sharding, "spec", None) if divided else None]
@@ -81,7 +81,7 @@ def _differ(sharding: object, spec: object, dimensions_: int) -> bool:
     try:
         wanted = NamedSharding(sharding.mesh, spec)
         return not wanted.is_equivalent_to(sharding, dimensions_)
-    except Exception as error:  # another mesh: the spec means something else there
+    except Exception as error:  # the spec does not fit this mesh
         pass_on(error)
         return False
 

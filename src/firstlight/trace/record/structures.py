@@ -1,8 +1,8 @@
-"""What arguments consist of: paths of their arrays, and each static value by its path.
+"""The parts of arguments: paths of their arrays, and each static value by its path.
 
 JAX compares static arguments, and the static part of a pytree (fields of a TrainState, of an
-equinox.Module, of a module of nnx), as a whole. Shown as a whole nobody sees what differs; and a
-function, a partial, a bound method is equal to nothing but itself, whatever it was made of.
+equinox.Module, of a module of nnx), as a whole. As a whole, a reader could not see what differs;
+and a function, a partial or a bound method is equal only to itself, whatever it was made of.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ Named = tuple[str, Any]
 
 _MAX_NESTING = 5
 _MAX_DEPTH_OF_MODULES = 50
-#: Of one argument; what is left is shown as a whole.
-_MAX_VALUES = 60
+_MAX_VALUES = 60  # of one argument; the rest is shown as a whole
 
 
 # --- static values --------------------------------------------------------------------------------
 
 
 def taken_apart(value: object, path: str, depth: int = 0) -> Iterator[Named]:
-    """(path, value) of all that a value consists of, as far as equal parts make equal values."""
+    """(path, value) of the parts of a value, as far as equal parts make equal values."""
     parts = None if depth > _MAX_NESTING else _parts(value)
     if not parts:
         yield path, value
@@ -54,7 +53,7 @@ def _parts(value: Any) -> list[Named] | None:
 
 
 def identity(value: object) -> str | None:
-    """Of what is equal to nothing but itself: what it is; None: it is compared by its value."""
+    """The kind of a value that is equal only to itself; None if it is compared by value."""
     if isinstance(value, partial):
         return "partial"
     if isinstance(value, MethodType):
@@ -76,7 +75,7 @@ def identity(value: object) -> str | None:
 
 
 def leaf_paths(tree: Any, path: str = "") -> Iterator[str]:
-    """The path of every leaf, in the order of the leaves, as one writes it in Python."""
+    """The path of every leaf in order, as a Python expression."""
     node = tree.node_data()
     if node is None:
         yield path
@@ -109,14 +108,14 @@ def in_structure(tree: Any, path: str) -> Iterator[Named]:
 
 
 def _steps(kind: type, about: Any, n: int) -> list[str]:
-    """How the children of a node are reached."""
+    """The step from a node to each child: `[0]`, `['key']`, `.field`."""
     if kind in (tuple, list):
         return [f"[{i}]" for i in range(n)]
     if kind is dict:
         return [f"[{text_of(key)}]" for key in about]
     keys = about[1] if type(about) is tuple and len(about) == 2 else about  # defaultdict
     for several in (about, keys):
-        # Mappings keep their keys beside their values, whatever class they are of.
+        # Mappings of any class keep their keys beside the values.
         if type(several) in (tuple, list) and len(several) == n and _are_names(several):
             return [f"[{key!r}]" for key in several]
     names = vars(kind).get("_fields") or _field_names(kind)[0]
@@ -130,26 +129,26 @@ def _are_names(several: Iterable[object]) -> bool:
 
 
 def _field_names(kind: type) -> tuple[list[str], list[str]]:
-    """Of a dataclass: fields that are children, and those that are static, as JAX was told when the
-    class was registered, or by what packages write beside a field."""
+    """(children, static) fields of a dataclass: as registered with JAX, or from the metadata that
+    packages put on fields."""
     from jax._src import tree_util
 
     entry = getattr(tree_util, "_registry", {}).get(kind)
     flatten = getattr(entry, "to_iter", None)
     if isinstance(flatten, FunctionType):
         held = zip(flatten.__code__.co_freevars, flatten.__closure__ or (), strict=False)
-        told = {name: cell.cell_contents for name, cell in held}
-        if {"data_fields", "meta_fields"} <= {*told}:
-            return list(told["data_fields"]), list(told["meta_fields"])
+        registered = {name: cell.cell_contents for name, cell in held}
+        if {"data_fields", "meta_fields"} <= {*registered}:
+            return list(registered["data_fields"]), list(registered["meta_fields"])
     fields = vars(kind).get("__dataclass_fields__", {}).values()
     static = [f for f in fields if f.metadata.get("static") or not f.metadata.get("pytree_node", 1)]
     return [f.name for f in fields if f not in static], [f.name for f in static]
 
 
 def _beside(kind: type, about: Any, path: str) -> Iterator[Named]:
-    """What a node keeps beside its children."""
+    """The static values that a node keeps beside its children."""
     values = list(about) if type(about) is tuple else [about]
-    if _names_its_values(values):  # a module of nnx: names of its nodes, of all else, and that
+    if _names_its_values(values):  # a module of nnx: names of nodes, names of values, values
         for name, value in zip(values[1], values[2], strict=True):
             if not name.startswith("_"):
                 yield from taken_apart(value, f"{path}.{name}")
@@ -171,7 +170,7 @@ def _names_its_values(values: list[Any]) -> bool:
 
 
 def _graph_of(tree: Any) -> object:
-    """What nnx.jit makes of a module: a description, with the arrays in a list beside it."""
+    """The GraphDef that nnx.jit makes of a module, with the arrays in a list beside it."""
     node = tree.node_data()
     if node is None or node[0].__name__ != "NodeStates":
         return None
@@ -188,7 +187,7 @@ class _Graph:
         self.statics: list[Named] = []
         try:
             self._walk(iter(graph.nodes), iter(graph.attributes), path, 0)
-        except (StopIteration, AttributeError, TypeError, ValueError):  # built in another way
+        except (StopIteration, AttributeError, TypeError, ValueError):  # another nnx
             self.arrays = []
         self.statics.append((path + WHOLE, graph))
 
@@ -211,20 +210,20 @@ class _Graph:
 
 # --- calls under equinox.filter_jit ---------------------------------------------------------------
 
-#: Parameters of equinox's function, and the keys under which the arrays of a call are there.
+#: Parameters of equinox's function: those with the arrays of a call, and the static one.
 _ARRAYS = ("dynamic_donate", "dynamic_nodonate")
 _STATIC = "static"
 
 
 class FilteredCall:
-    """The arguments of a call by the names of the user: structures, paths of arrays, static values.
-    Equinox calls a function of its own with all arrays in flat tuples, and with all else,
-    structures included, as one static argument. Here they are put together again."""
+    """The arguments of a call by the user's names: structures, paths of arrays, static values.
+    Equinox passes all arrays in flat tuples, and everything else, structures included, as one
+    static argument. This puts them together again."""
 
     def __init__(self, static: Any, parameters: Sequence[str]) -> None:
         fun, first, (rest_values, rest_tree) = static
         by_position, by_name = rest_tree.children()
-        # Equinox adds a None to the arguments by position, so that there always is a first one.
+        # Equinox adds a None to the positional arguments, so that there always is a first one.
         trees = [first[1], *by_position.children()][:-1]
         unnamed = (f"[{i}]" for i in range(len(parameters), len(trees)))
         named = list(zip([*parameters, *unnamed], trees, strict=False))
@@ -246,14 +245,14 @@ class FilteredCall:
         paths = [path for name, tree in trees for path in leaf_paths(tree, name)]
         for i, path in enumerate(paths):
             self._renamed |= {f"{name}['{key}'][{i}]": path for name in _ARRAYS}
-        told = zip(paths, values, strict=False)
-        self.static += [(path, value) for path, value in told if value is not None]
+        pairs = zip(paths, values, strict=False)
+        self.static += [(path, value) for path, value in pairs if value is not None]
         for name, tree in trees:
             self.static += in_structure(tree, name)
 
 
 def filtered(fun: object, static: Facts, parameters: Sequence[str]) -> FilteredCall | None:
-    """The call, whose argument is taken out of the static ones; None: it is no such call."""
+    """The call under filter_jit, taking its argument out of `static`; None if it is another."""
     if not is_of_equinox(fun):
         return None
     try:

@@ -1,7 +1,7 @@
 """Listens to torch.compile: every region that it compiles, why again, and where its graph breaks.
 
-Torch reports a region once it is compiled, to a function that exists for that; calls that compile
-nothing run nothing of this. Torch's own texts may hold values of the program: they are kept under
+Torch reports every compiled region to one function, which is wrapped here; calls that compile
+nothing run none of this. Torch's texts may hold values of the program: they are stored under
 `static`, which `--redact` turns into hashes.
 """
 
@@ -19,9 +19,8 @@ from firstlight.trace.record.calls import Facts
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
 
-#: Texts of torch go on for pages.
-_MAX_TEXT = 4000
-#: Functions whose backward pass may still come, which has no name of its own.
+_MAX_TEXT = 4000  # of torch's, which go on for pages
+#: Functions that are remembered for their backward passes, which are reported without a name.
 _MAX_FUNCTIONS = 1000
 _MISMATCH = re.compile(r"(size|dtype|rank|stride|requires_grad|dispatch key set|device) mismatch")
 #: {name in the log: torch's}
@@ -37,7 +36,7 @@ _NUMBERS = {
 
 
 def attach(recorder: Recorder) -> TorchHooks:
-    """Listen from now on; torch._dynamo has been imported."""
+    """Start listening. torch._dynamo must have been imported."""
     hooks = TorchHooks(recorder)
     hooks.listen()
     recorder.before_end.append(hooks.check_heard)
@@ -52,22 +51,22 @@ class TorchHooks:
         self._utils: object = sys.modules.get("torch._dynamo.utils")
         torch = getattr(sys.modules.get("torch"), "__file__", None)
         self._torch = (os.path.dirname(torch) + os.sep,) if torch else ()
-        self._functions: dict[str, tuple[object, object]] = {}  # name and place by torch's number
+        self._functions: dict[str, tuple[object, object]] = {}  # torch's number: name and place
         self._heard = 0
         self._listens = False
         reasons = getattr(self._utils, "graph_break_reasons", None) or [None]
-        self._last_break: object = reasons[-1]  # what was before is of nobody's recording
+        self._last_break: object = reasons[-1]  # earlier ones are not part of this recording
 
     def listen(self) -> None:
         utils, name = self._utils, "log_compilation_event"
         original = getattr(utils, name, None)
         if original is None:
-            self._recorder.problem("torch: this torch does not tell what torch.compile compiles")
+            self._recorder.problem("torch: this torch does not report what torch.compile compiles")
             return
         if not isinstance(getattr(utils, "graph_break_reasons", None), list):
-            self._recorder.problem("torch: this torch does not tell where its graphs break")
+            self._recorder.problem("torch: this torch does not report where its graphs break")
         if not hasattr(getattr(utils, "CompilationMetrics", None), "recompile_reason"):
-            self._recorder.problem("torch: this torch does not tell why it compiles again")
+            self._recorder.problem("torch: this torch does not report why it compiles again")
         compiled = self._recorder.safely(self._compiled)
 
         def log_compilation_event(metrics: object) -> object:
@@ -82,7 +81,7 @@ class TorchHooks:
         self._listens = True
 
     def check_heard(self) -> None:
-        """Say so where torch compiled and reported nothing."""
+        """Report a problem if torch compiled and reported nothing."""
         known = getattr(self._utils, "get_compilation_metrics", None)
         if self._listens and not self._heard and known is not None and known():
             self._recorder.problem(
@@ -118,7 +117,8 @@ class TorchHooks:
         )
 
     def _function(self, metrics: object) -> tuple[object, object]:
-        """Its name and place; what has none (backward, beyond the limit) is of one before it."""
+        """Name and place. A region without a name (backward, beyond the limit) has an earlier
+        region's number, and belongs to its function."""
         number, name = str(_of(metrics, "compile_id")).rpartition("/")[0], _of(metrics, "co_name")
         if name is None:
             return self._functions.get(number, (None, None))
@@ -129,14 +129,14 @@ class TorchHooks:
         return name, place
 
     def _site(self, metrics: object) -> tuple[object, object]:
-        """The call; not the function that is now compiled, which may be on the stack already."""
+        """The call, without frames of the function being compiled, which may be on the stack."""
         own = (_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"))
         stack = calls.stack(sys._getframe(2))
         others = [f for f in stack if (f.f_code.co_filename, f.f_code.co_firstlineno) != own]
         return calls.sites(others, self._torch)
 
     def _new_breaks(self) -> list[object]:
-        """Those since the last region. The list is torch's, and emptied by its reset."""
+        """The breaks since the last region. The list is torch's; torch's reset clears it."""
         reasons = getattr(self._utils, "graph_break_reasons", None)
         if not isinstance(reasons, list):
             return []
@@ -155,12 +155,12 @@ def _of(metrics: object, name: str) -> Any:
 
 def _direction(metrics: object) -> str:
     if _of(metrics, "is_runtime"):
-        return "at run time"  # kernels that are tuned, CUDA graphs that are recorded
+        return "at run time"  # tuning of kernels, recording of CUDA graphs
     return "backward" if _of(metrics, "is_forward") is False else "forward"
 
 
 def _frame(metrics: object) -> dict[str, int | None]:
-    """Torch's number of the code (frame), and of its compile, from 0 on: `frame/compile`."""
+    """Torch's number of the code (frame) and of its compile, both from 0: `frame/compile`."""
     parts = str(_of(metrics, "compile_id")).split("/")[-2:]
     known = len(parts) == 2 and all(part.isdigit() for part in parts)
     frame, compile_ = map(int, parts) if known else (None, None)
@@ -185,7 +185,7 @@ def _graph_break(reason: object) -> Facts:
 
 
 def _failure(metrics: object) -> Facts | None:
-    """Why the function is not compiled after all, but run as it is."""
+    """Why the function was not compiled and runs as it is."""
     kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_MAX_TEXT]
     if kind is None:
         return None
@@ -195,5 +195,5 @@ def _failure(metrics: object) -> Facts | None:
 
 
 def _kind(text: str) -> str | None:
-    """What torch calls it: the first line of its newer texts, which never holds a value."""
+    """Torch's name of the reason: the first line of its newer texts, which never has values."""
     return text.partition("\n")[0] if "\n  Explanation:" in text else None

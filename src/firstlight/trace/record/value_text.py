@@ -1,8 +1,8 @@
 """Values and structures as text, without running code of the program: no repr of its classes.
 
-A repr of the program's may have effects, take long, or wait for an array: only what Python and JAX
-bring along writes itself. Any other object is its class: with what it holds, if objects of it can
-be equal; with its address, if each is another one.
+A repr of the program may have effects, take long, or wait for an array. Only types of Python, JAX
+and NumPy use theirs. Other objects are shown as their class: with their fields if objects of the
+class can be equal, otherwise with their address.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from firstlight.trace.record.program_errors import pass_on
 MAX_TEXT = 200
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None), type(...), range, slice)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
-#: Packages whose classes may write themselves.
+#: Packages whose classes may use their own repr.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "ml_dtypes")
 _BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}")}
 _MAX_DEPTH = 6
 
 
 def shortened(text: str) -> str:
-    """Of a long text its begin, and a number that is another one for another text."""
+    """A long text as its start and a checksum of the whole."""
     whole = zlib.crc32(text.encode("utf-8", "surrogatepass"))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… {whole:08x}"
 
 
 def dimensions(shape: Iterable[object]) -> list[int | str]:
-    """A shape for the log: sizes that are no numbers as text."""
+    """A shape for the log: symbolic sizes as text."""
     return [n if isinstance(n, int) else str(n) for n in shape]
 
 
 def attributes_of(value: object) -> Mapping[str, Any]:
-    """The attributes in the object itself: no code of its class runs."""
+    """The attributes stored in the object, without running code of its class."""
     try:
         held = object.__getattribute__(value, "__dict__")
     except Exception as error:
@@ -51,12 +51,12 @@ def own(value: object, name: str) -> Any:
 
 
 def has(value: object, name: str) -> bool:
-    """Whether an attribute is there, again without asking the class for one that is not."""
+    """Whether an attribute exists, without running `__getattr__` of the class."""
     return any(name in vars(c) for c in type(value).__mro__) or own(value, name) is not None
 
 
 def text_of(value: object) -> str:
-    """A value, at most so long that a line can hold it."""
+    """A value as text that fits a line."""
     try:
         return shortened(_text(value, 0))
     except Exception as error:
@@ -78,7 +78,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _composed(value: Any, text: Callable[[Any], str]) -> str | None:
-    """What consists of other values; None: it does not."""
+    """The text of a value made of other values; None if it is not."""
     kind = type(value)
     if kind in _BRACKETS:
         opening, closing = _BRACKETS[kind]
@@ -104,9 +104,9 @@ def _composed(value: Any, text: Callable[[Any], str]) -> str | None:
 
 
 def fields_of(value: object) -> list[tuple[str, Any]] | None:
-    """What decides whether another object is equal to it; None: none is, or nobody knows."""
+    """The values that decide equality with another object; None if only identity does."""
     kind = type(value)
-    # Also of a class that is derived from a named tuple: GradientTransformationExtraArgs is one.
+    # Also for subclasses of a named tuple, such as optax.GradientTransformationExtraArgs.
     names = next((vars(c)["_fields"] for c in kind.__mro__ if "_fields" in vars(c)), None)
     if isinstance(value, tuple) and names is not None:
         return list(zip(names, tuple.__iter__(value), strict=False))
@@ -122,7 +122,7 @@ def fields_of(value: object) -> list[tuple[str, Any]] | None:
 
 
 def is_of_library(value: object) -> bool:
-    """Whether it is of Python's numerical libraries, which write their values themselves."""
+    """Whether the class belongs to JAX or NumPy, whose reprs are safe to use."""
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
 
@@ -130,9 +130,9 @@ def _of_object(value: object) -> str:
     kind = type(value)
     if is_of_library(value):
         if hasattr(value, "dtype") and hasattr(value, "shape"):
-            # The text of an array is its values: to get them would wait for them.
+            # The repr of an array has its values, and would wait for them.
             return f"{value.dtype}{list(value.shape)}"
-        wrapped = own(value, "__wrapped__")  # of jit: its text would be asked for
+        wrapped = own(value, "__wrapped__")  # of jit: repr would call the function's own
         return repr(value) if wrapped is None else f"<{kind.__name__} of {_text(wrapped, 1)}>"
     return f"<{kind.__qualname__} at 0x{id(value):x}>"
 
@@ -141,7 +141,7 @@ def _of_object(value: object) -> str:
 
 
 def tree_text(trees: Iterable[tuple[str, object]]) -> str:
-    """Structures by name as JAX writes them, without what nodes keep beside their children."""
+    """Structures by name as JAX writes them, without the static data of nodes."""
     inside = (f"{name!r}: {_structure(tree, 0, False)}" for name, tree in trees)
     return shortened(f"PyTreeDef({{{', '.join(inside)}}})")
 

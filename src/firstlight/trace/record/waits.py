@@ -1,8 +1,8 @@
 """When the host waited for a result: the only part of execution that it can see.
 
-JAX returns before a result is there; reading it, or `block_until_ready`, waits. Who reads is asked
-of the first read of all, and of the first after each compile: which of them was the first result
-of the program is decided by whoever reads the log.
+JAX returns before a result is there; reading it, or `block_until_ready`, waits. What reads is
+recorded for the first read of all and the first after each compile; the reader of the log decides
+which of them was the first result of the program.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, named_like
 
-#: Longer ones are kept one by one, so many at most between two events.
+#: Longer waits are kept one by one, up to this number between two events.
 _LONG_NS = 5_000_000
 _MAX_LONG = 200
-#: Sums are written down so often, so that a kill loses little.
-_INTERVAL_NS = 1_000_000_000
-#: After a compile so many reads are asked whose they are, until one is the program's own.
-_MAX_ASKED = 200
+_INTERVAL_NS = 1_000_000_000  # between two writes of the sums, so that a kill loses little
+_MAX_ASKED = 200  # reads after a compile that are attributed, until one is the program's own
 
 
 class Waits:
-    """Sums of waits by the line that waited.
-    busy: whether this thread is now in a stage of a compile, which may read arrays as well.
+    """Sums waits by the line that waited.
+    busy: whether this thread is in a stage of a compile, which may read arrays too.
     perhaps_busy: while both are empty, no thread is."""
 
     def __init__(
@@ -40,19 +38,19 @@ class Waits:
         perhaps_busy: tuple[dict[int, Any], set[int]],
     ) -> None:
         self._recorder, self._busy, self._perhaps_busy = recorder, busy, perhaps_busy
-        self._first = True  # nobody has read anything yet
+        self._first = True  # nothing was read yet
         self._to_ask = _MAX_ASKED
         pattern = recorder.first_result_pattern
-        self._line = calls.named_line(pattern) if pattern else None  # that is to be the first one
+        self._line = calls.named_line(pattern) if pattern else None  # its wait is the first result
         self._by_site: dict[tuple[Any, ...], list[int]] = {}
         self._long: list[tuple[int, int, tuple[Any, ...]]] = []
         self._short_ns = self._short = 0
         self._written_ns = monotonic_ns()
-        self._waiting: set[int] = set()  # threads: one wait may be made of others
+        self._waiting: set[int] = set()  # threads in a wait, which may contain others
         self.active = True
-        self.before_write: Callable[[], None] | None = None  # whether all is still heard
-        self.after_own_read: Callable[[], None] | None = None  # what is put out next may hold it
-        self._counted = 0  # results read, without the short ones since the last event
+        self.before_write: Callable[[], None] | None = None  # checks the listeners
+        self.after_own_read: Callable[[], None] | None = None  # the next output may show the result
+        self._counted = 0  # results read, without the short waits since the last event
         self._replaced = Replacements()
 
     def watch(self) -> None:
@@ -64,19 +62,19 @@ class Waits:
         value = array_type.__dict__.get("_value")
         if not isinstance(value, property) or not hasattr(array_type, "block_until_ready"):
             self._recorder.problem(
-                "waits: this JAX reads results in an unknown way, the first result is not known"
+                "waits: how this JAX reads results is unknown, and so is the first result"
             )
             return
         put, timed_array = self._replaced.put, self._timed_array
         put(array_type, "_value", property(timed_array(value.fget)))
-        # Many arrays at once; where this has another name, the whole function is one wait.
+        # Waits for many arrays at once; if it has another name, all of block_until_ready is timed.
         client, several = getattr(api, "xc", None), "batched_block_until_ready"
         for owner, name in ((array_type, "block_until_ready"), (client, several)):
             if hasattr(owner, name):
                 put(owner, name, timed_array(getattr(owner, name)))
         if hasattr(array_type, "item"):
             put(array_type, "item", self._timed(array_type.item))
-        # device_get reads arrays one after the other: it is one wait.
+        # device_get reads arrays one by one, but is one wait.
         for name in ("device_get", "block_until_ready")[: 1 if hasattr(client, several) else 2]:
             ours = self._timed(getattr(api, name))
             for module in (api, jax):
@@ -91,7 +89,7 @@ class Waits:
         return self._counted + self._short
 
     def forget(self) -> None:
-        """In a new process: the waits are those of its parent."""
+        """Drop the waits of the parent process, after a fork."""
         self._waiting.clear()
         self._by_site, self._long = {}, []
         self._short = self._short_ns = self._counted = 0
@@ -99,17 +97,17 @@ class Waits:
         self.expect_first()
 
     def expect_first(self) -> None:
-        """The next result is a first one again: somebody new is listening."""
+        """Treat the next result as the first again, for a new recording."""
         self._first = True
         self.expect()
 
     def expect(self) -> None:
-        """Ask whose the next reads are, until one is the program's own: something was compiled."""
+        """Attribute the next reads until one is the program's own: something was compiled."""
         self._to_ask = _MAX_ASKED
 
     def _timed_array(self, original: Any) -> Any:
-        """A clock around the wait for one array.
-        A program may come by here at every step: what is short is counted with the least work."""
+        """Time the wait for one array.
+        A program may call this in every step: short waits must cost as little as possible."""
         waited = self._recorder.safely(self._waited)
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
@@ -123,7 +121,7 @@ class Waits:
             finally:
                 took = monotonic_ns() - begin
                 if waiting and get_ident() in waiting:
-                    pass  # part of a wait that has a clock of its own
+                    pass  # part of a wait that is timed as a whole
                 elif took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
                     waited(begin, begin + took)
                 else:
@@ -133,7 +131,7 @@ class Waits:
         return named_like(wait, original)
 
     def _timed(self, original: Any) -> Any:
-        """A clock around a function in which there may be other clocks, which are then silent."""
+        """Time a function that may contain timed waits, which are then not counted."""
         waited = self._recorder.safely(self._waited)
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
@@ -181,7 +179,7 @@ class Waits:
             self.write()
 
     def _ask(self, end: int) -> None:
-        """Write down who read, if it is the first of all, or the program's own first one."""
+        """Record what read, if it is the first read of all or the first of the program itself."""
         frames = calls.stack(sys._getframe(2))
         if self._line is None:
             self._to_ask -= 1
@@ -194,7 +192,7 @@ class Waits:
         if self._first:
             self._first = False
             self._recorder.event("first_result", ns=end, site=user, by=by or "")
-            self._written_ns = end  # sums, and what comes with them, can wait: the program goes on
+            self._written_ns = end  # postpones the sums: the program goes on first
         if by is None and self._line is None:
             self._to_ask = 0
             self._recorder.event("read", ns=end, site=user)
@@ -206,7 +204,7 @@ class Waits:
         if self.before_write is not None:
             self.before_write()
         self._written_ns = monotonic_ns()
-        # A copy, made at once: another thread may still be at its sum.
+        # A copy: another thread may still be adding.
         by_site, long_ones = list(self._by_site.items()), self._long
         short, short_ns = self._short, self._short_ns
         self._counted += short

@@ -1,4 +1,4 @@
-"""A process recorded from its start to its end, and each framework as it is imported."""
+"""Records a process from its start to its end, and each framework once it is imported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from firstlight.trace.record.log_file import LogFile
 from firstlight.trace.record.marks import LISTENERS
 from firstlight.trace.record.recorder import Recorder
 
-#: The modules that are listened to, and a name by which they are loaded far enough.
+#: The modules to listen to; each is loaded far enough once it has this name.
 _LAST_NAMES = {"jax": "jit", "torch": "compile", "torch._dynamo": "reset"}
 
 
 def process_started_ns() -> int | None:
-    """When the system started this process, to its resolution of ten milliseconds."""
+    """When the system started this process, to ten milliseconds; None if it is unknown."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rsplit(b")", 1)[1].split()[19])
@@ -25,12 +25,12 @@ def process_started_ns() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     per_second = os.sysconf("SC_CLK_TCK")
-    # Both count from the boot of the machine; the monotonic clock may have another origin.
+    # Both count from boot; the monotonic clock may have another origin.
     return monotonic_ns() - int((uptime - ticks / per_second) * 1e9)
 
 
 def record_process(folder: str, started_ns: int | None) -> Recorder:
-    """Record this process from here to its end, into a file in `folder`."""
+    """Record this process from here to its end, in a file in `folder`. OSError: not writable."""
     import atexit
 
     recorder = Recorder(LogFile(folder).write)
@@ -42,14 +42,14 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
             return
         try:
             waiting.remove(name)
-        except KeyError:  # another thread imported it at the same time, and was first
+        except KeyError:  # another thread was first
             return
         _attach(name, recorder)
 
     appeared = recorder.safely(attach)
     clock = ImportClock(recorder.safely(recorder.imported), appeared, tuple(_LAST_NAMES))
     if not clock.install():
-        recorder.problems.add("imports: this Python loads modules in an unknown way")
+        recorder.problems.add("imports: how this Python loads modules is unknown")
     for name in _LAST_NAMES:  # what was imported before the recorder was
         appeared(name)
     LISTENERS.append(recorder.safely(recorder.mark_here))
@@ -74,6 +74,6 @@ def _attach(name: str, recorder: Recorder) -> None:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a module that is listened to is there, to its end."""
+    """Whether one of these modules is completely loaded."""
     module = sys.modules.get(name)
     return module is not None and _LAST_NAMES[name] in vars(module)

@@ -1,1 +1,1 @@
-"""A trace as people and programs read it: terminal, HTML, JSON, Chrome trace, diff."""
+"""Presents a trace to people and programs: terminal, HTML, JSON, Chrome trace, diff."""

@@ -1,4 +1,4 @@
-"""The verdict under a cell of a notebook, and as the text of a recording."""
+"""The verdict of a recording: as text, and as HTML under a notebook cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADINGS = ("function", "defined", "compiles", "trace", "lower", "compile")
 
 
 def as_text(trace: Trace) -> str:
-    """The verdict in plain lines."""
+    """The verdict as plain text."""
     lines = [headline(trace)]
     for number, finding in enumerate(trace.findings, start=1):
         lines.append(f"{number}. {duration(finding.seconds)}  {sentence_of(finding)}")
@@ -26,7 +26,7 @@ def as_text(trace: Trace) -> str:
 
 
 def as_html(trace: Trace) -> str:
-    """The verdict, the shares of time and the functions, in colours that suit any theme."""
+    """The verdict, time by kind and the functions, in colours for light and dark themes."""
     found = "".join(
         f"<li><b>{duration(finding.seconds)}</b> {escaped(sentence_of(finding))}"
         + (f" <code>{escaped(place(finding.place))}</code>" if finding.place else "")
@@ -47,7 +47,7 @@ def _shares(trace: Trace) -> str:
     spent = sorted(phases.until(process, None).items() if process else (), key=lambda kv: -kv[1])
     total = sum(value for _, value in spent)
     words = (f"{phases.name_of(k)} {duration(v)}" for k, v in spent if v >= 0.01 * total)
-    return f"<div>{duration(total)} in all: {escaped(', '.join(words))}</div>" if total else ""
+    return f"<div>{duration(total)} in total: {escaped(', '.join(words))}</div>" if total else ""
 
 
 def _functions(trace: Trace) -> str:

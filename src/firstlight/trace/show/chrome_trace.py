@@ -1,8 +1,8 @@
-"""A trace in the Trace Event Format, which ui.perfetto.dev, chrome://tracing and Speedscope open.
+"""A trace in the Trace Event Format, for ui.perfetto.dev, chrome://tracing and Speedscope.
 
-Every process is one there, with a lane for each thread (at any moment the innermost counts, as in
-the timeline of the page) and below it a lane for each stage of compiling in that thread, in which a
-function lies within the one that called it. Times are microseconds from the start of the program.
+Each process has a lane per thread (at any moment the innermost activity counts, as in the timeline
+of the page), and below it a lane per stage of compiling, where functions are nested in their
+callers. Times are microseconds from the start of the program.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from firstlight.trace.show.verdict import headline
 from firstlight.trace.wording import called_from, place, signature, why_again
 
 _Event = dict[str, object]
-#: Lanes of one thread: itself, and its stages.
-_LANES = 1 + len(STAGES)
+_LANES = 1 + len(STAGES)  # per thread
 
 
 def chrome_trace(trace: Trace) -> dict[str, object]:
-    """The whole file."""
+    """The content of the file."""
     source = SourceLines(trace)
     events = [event for process in trace.processes for event in _process(process)]
     events += [
@@ -40,8 +39,8 @@ def chrome_trace(trace: Trace) -> dict[str, object]:
 def _event(
     process: Process, lane: int, phase: str, name: str, about: Mapping[str, object], **more: object
 ) -> _Event:
-    # Viewers know the main thread by the number of its process; other lanes come after it. Not the
-    # process's own number: two machines may have given the same one.
+    # Viewers take the thread with the process's number for the main one, and put it first. The pid
+    # would not be unique: two machines may have given the same one.
     number = 1000 * (process.number + 1)
     return {"ph": phase, "name": name, "pid": number, "tid": number + lane, "args": about, **more}
 
@@ -91,7 +90,7 @@ def _compile(
         "defined": function.place and function.place.location,
         "called from": called_from(one),
         "line": source.of(one.user_site or one.site),
-        "arguments": signature(one.signature, most=20),
+        "arguments": signature(one.signature, limit=20),
         "compiled again because": why_again(one),
         "cache": one.cache and ": ".join(filter(None, (one.cache.status, one.cache.reason))),
         "equations": one.equations,

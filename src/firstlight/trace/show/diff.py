@@ -1,4 +1,4 @@
-"""Two traces held against each other: what is new, gone, slower, or compiled more often."""
+"""Compares two traces: which functions are new, gone, slower, or compiled more often."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: A single run is noisy: less than both of these is not a difference.
+#: A single run is noisy: a difference must exceed both of these.
 MIN_SECONDS = 0.05
 MIN_RATIO = 1.25
 _MAX_LINES = 12
 _LINE_STYLES = {"+": "green", "-": "red"}
 _STATUS_STYLES = {"new": "yellow", "slower": "red", "recompiled more": "red", "faster": "green"}
 
-#: Of every pair the first is of the earlier trace.
+#: Pairs: (earlier trace, later trace).
 Counts = tuple[int, ...]
 Seconds = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class FunctionChange:
-    """A function in both traces; a side that did not compile it has None."""
+    """A function in both traces; `seconds` is None on a side that did not compile it."""
 
     name: str
-    location: str | None  # in the later trace, if it is there
+    location: str | None  # in the later trace, otherwise in the earlier
     status: str
     compiles: Counts
     recompiles: Counts
     seconds: tuple[float | None, ...]
     stage_seconds: dict[str, Seconds]
-    reasons: dict[str, int]  # of recompiles in the later trace that the earlier has not
+    reasons: dict[str, int]  # of recompiles that only the later trace has
 
     @property
     def cost(self) -> float:
-        """Seconds more than before."""
+        """Additional seconds in the later trace."""
         return (self.seconds[1] or 0.0) - (self.seconds[0] or 0.0)
 
 
@@ -58,13 +58,13 @@ class Comparison:
     recompiles: Counts
     compiling_seconds: Seconds
     phases_seconds: dict[str, Seconds]
-    functions: tuple[FunctionChange, ...]  # the most that was lost first
+    functions: tuple[FunctionChange, ...]  # highest additional cost first
     findings: dict[str, Counts]  # by kind, where the number differs
-    programs: tuple[dict[str, Any], ...] = ()  # compiled programs that differ, by function
+    programs: tuple[dict[str, Any], ...] = ()  # compiled programs that differ
 
 
 def compare_folders(before: Path, after: Path) -> Comparison:
-    """The traces in two folders, with their compiled programs if both have kept them."""
+    """Compare the traces in two folders, and their compiled programs if both have them."""
     from firstlight.trace.findings import load
 
     found = compare(load(before), load(after))
@@ -92,7 +92,7 @@ def _programs(before: Path, after: Path) -> tuple[dict[str, Any], ...]:
 
 
 def compare(before: Trace, after: Trace) -> Comparison:
-    """What changed."""
+    """Compare two traces."""
     sides = (before, after)
     old, new = (_by_key(trace.functions) for trace in sides)
     changes = [_change(old.get(key, []), new.get(key, [])) for key in dict.fromkeys([*new, *old])]
@@ -123,9 +123,9 @@ def compare(before: Trace, after: Trace) -> Comparison:
 
 
 def _by_key(functions: Iterable[Function]) -> dict[object, list[Function]]:
-    """Functions by what stays when files move and lines shift: module and name.
+    """Functions by module and name, which stay the same when files move and lines shift.
 
-    Lambdas have no name of their own: their file and line must do.
+    Lambdas, which have no name, also by file and line.
     """
     found: dict[object, list[Function]] = defaultdict(list)
     for function in functions:
@@ -195,7 +195,7 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
         "bold",
     )
     shown = [f for f in found.functions if every or f.status != "same"]
-    # Worst first; of those that got better, the best first.
+    # Worst first; then improvements, the largest first.
     shown.sort(key=lambda f: (f.status == "same", f.cost <= 0, -abs(f.cost)))
     if shown:
         console.print(_table(shown))
@@ -211,7 +211,7 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
             for line in program["diff"].splitlines()[2 : 2 + _MAX_LINES]:
                 say(f"    {line}", _LINE_STYLES.get(line[:1], ""))
     if found.programs:
-        say("The whole text of each program that changed: --json FILE.", "dim")
+        say("For the full text of each changed program, use --json FILE.", "dim")
     say(
         f"One run of each: differences below {duration(MIN_SECONDS)} or {MIN_RATIO - 1:.0%} "
         "cannot be distinguished from noise.",

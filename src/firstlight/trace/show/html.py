@@ -1,7 +1,7 @@
-"""One self-contained HTML page for a trace: verdict, timeline, functions, why they compiled again.
+"""One self-contained HTML page for a trace: verdict, timeline, functions, recompiles.
 
-Made from the log alone, to be attached to a bug report: works offline and without a script, which
-only adds sorting, searching and zooming. All text of the program is escaped where it enters.
+It is made from the log alone, to attach to a bug report, and works offline and without its script,
+which only adds sorting, searching and zooming. All text of the program is escaped.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _MAX_PACKAGES = 15
 _MAX_WAITS = 20
 _MAX_SIDE_BY_SIDE = 4
 _OVERLAP = (
-    '<p class="hint">Each says what it costs at most. They may overlap: the same compile can be '
-    "both needless and without a cache.</p>"
+    '<p class="hint">Costs are upper bounds. They may overlap: the same compile can be both '
+    "unnecessary and without a cache.</p>"
 )
 
 
 def render(trace: Trace, what_if: WhatIf | None = None) -> str:
     """The page."""
     measured = ""
-    if what_if is not None:  # mostly it is None, and what measures it need not be loaded
+    if what_if is not None:  # rarely, so its module is loaded here
         from firstlight.trace.show.what_if_text import section
 
         measured = section(what_if)
@@ -62,10 +62,10 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         "Firstlight trace",
         f"{masthead(title, about, 'Firstlight trace')}{links}<main>{body}</main>",
         style=f"\n{packaged('trace.css', 'firstlight.trace.show')}",
-        style_attributes=True,  # where a box of the timeline lies, and how wide it is
+        style_attributes=True,  # the positions and widths of the boxes in the timeline
         script=packaged("trace.js", "firstlight.trace.show"),
     )
-    # A path need not be text: what cannot be written becomes a question mark.
+    # A path need not be valid text: what cannot be encoded becomes a question mark.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -85,7 +85,7 @@ def _about(processes: Sequence[Process]) -> list[str]:
     if len(processes) > 1:
         lines.append(counted(len(processes), "process", "processes"))
     if first.wall_seconds is not None and first.whole:
-        lines[-1] += f", {duration(first.wall_seconds)} in all"
+        lines[-1] += f", {duration(first.wall_seconds)} in total"
     return lines
 
 
@@ -135,7 +135,7 @@ def _evidence(evidence: Mapping[str, object]) -> str:
         for key, value in evidence.items()
     )
     return (
-        "<details><summary>what it rests on</summary>"
+        "<details><summary>evidence</summary>"
         f'<table class="facts"><tbody>{rows}</tbody></table></details>'
     )
 
@@ -153,7 +153,7 @@ def _value(value: object) -> str:
 
 
 def _imports(trace: Trace) -> str:
-    """Packages by their own time, as bars; of the process that had the first result."""
+    """Packages of the process with the first result, by their own time, as bars."""
     leading = phases.leading(trace)
     packages = sorted(leading.imports if leading else (), key=lambda p: -p.seconds)
     if not packages:
@@ -161,11 +161,11 @@ def _imports(trace: Trace) -> str:
     shown, others = packages[:_MAX_PACKAGES], packages[_MAX_PACKAGES:]
     rows = "".join(_package(p, shown[0].seconds or 1.0) for p in shown)
     rest = duration(sum(p.seconds for p in others))
-    more = f" {counted(len(others), 'more package')} took {rest} together." if others else ""
+    more = f" {counted(len(others), 'more package')} took {rest} in total." if others else ""
     return (
         f'<table class="bars"><tbody>{rows}</tbody></table><p class="hint">Own time of each '
-        "top-level package, without those that it imports; in brackets, with them where it was the "
-        f"first to import them.{more}</p>"
+        "top-level package; in brackets, with the packages that it was the first to import."
+        f"{more}</p>"
     )
 
 
@@ -198,20 +198,20 @@ def _waits(trace: Trace) -> str:
     ]
     lines = text_table(("line", "waits", "waited", "from … to"), rows) if rows else ""
     brief = duration(sum(p.short_waits_seconds for p in trace.processes))
-    note = f" {counted(short, 'wait')} of less than 0.1 ms took {brief} together." if short else ""
+    note = f" {counted(short, 'wait')} of less than 0.1 ms took {brief} in total." if short else ""
     return (
-        f'{lines}<p class="hint">Where the program waited for a device: reading a value or '
+        f'{lines}<p class="hint">Lines that waited for a device: they read a value or called '
         f"block_until_ready.{note}</p>"
     )
 
 
 def _processes(trace: Trace) -> str:
-    """Every process with its phases, and torch's regions where there are any."""
+    """Every process with its time by kind, then torch's regions if there are any."""
     kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
     names = ("pid", "rank", "started at", "first result at", "whole")
     head: tuple[str, ...] = (*names, *map(phases.name_of, kinds), "tracing it")
     rows = [_process(p, kinds) for p in trace.processes]
-    if len(rows) <= _MAX_SIDE_BY_SIDE:  # as columns they can be seen at once
+    if len(rows) <= _MAX_SIDE_BY_SIDE:  # a column per process
         head, *rows = zip(head, *rows, strict=True)
     return text_table(head, rows) + _regions(trace)
 

@@ -13,7 +13,7 @@ from firstlight.trace.wording import signature, why_again
 Json = dict[str, object]
 SCHEMA, VERSION = "firstlight.trace-report", 1
 
-#: Fields that are in the report as they are.
+#: Fields that the report has unchanged.
 _OF_FINDING = (
     *("kind", "seconds", "before_first_result_seconds", "title", "function", "location"),
     *("remedy", "evidence"),
@@ -35,7 +35,7 @@ def report(
     outcome: Mapping[str, object] | None = None,
     what_if: Mapping[str, object] | None = None,
 ) -> Json:
-    """Everything that a report shows; findings and functions worst first."""
+    """The content of the report; findings and functions worst first."""
     return {
         "schema": SCHEMA,
         "schema_version": VERSION,
@@ -81,7 +81,7 @@ def _compile(compile_: Compile) -> Json:
         "site": _at(compile_.site),
         "user_site": _at(compile_.user_site),
         "stack": [place.location for place in compile_.stack],
-        "signature": signature(compile_.signature, most=100) if compile_.signature else None,
+        "signature": signature(compile_.signature, limit=100) if compile_.signature else None,
         "recompile_detail": why_again(compile_),
     }
 

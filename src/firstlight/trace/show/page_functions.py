@@ -1,4 +1,4 @@
-"""Functions as HTML: a table, every compile of each, and why it compiled again."""
+"""The functions of a trace as HTML: a table, every compile, and the reasons of recompiles."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _COLUMNS = {
     "constants": "constants",
     "first": "first at",
 }
-_WORDS = ("name", "place", "cache")  # all others are numbers
+_WORDS = ("name", "place", "cache")  # columns of text; all others are numbers
 _MAX_CALLS = 50
 _MAX_FUNCTIONS = 50
 _MAX_GROUPS = 12
 _MAX_LINES = 12
 _MAX_NAMES = 4
 _MAX_VALUES = 6
-#: What differs where no argument is named.
+#: What differs if no argument is named.
 _OF_THE_WHOLE = {
     Reason.NEW_FUNCTION: "function",
     Reason.TREE: "structure",
@@ -54,15 +54,15 @@ def section(trace: Trace) -> str:
     rows, source = "".join(_row(f) for f in trace.functions), SourceLines(trace)
     libraries = sum(f.library for f in trace.functions)
     note = (
-        f" {counted(libraries, 'row')} in grey: what JAX itself compiles when it is called outside "
-        "of any jit, each a program of its own."
+        f" {counted(libraries, 'row')} in grey: JAX's own operations outside any jit, each a "
+        "separate program."
         if libraries
         else ""
     )
     return (
         '<div class="scroll" tabindex="0"><table id="functions-table"><thead><tr>'
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<p class="hint">Press a heading to sort.{note}</p>'
+        f'<p class="hint">Click a heading to sort.{note}</p>'
         f'<details class="more"><summary>Every compile, with its arguments</summary>'
         f"{''.join(_calls(f, source) for f in trace.functions)}</details>"
     )
@@ -80,7 +80,7 @@ def _row(function: Function) -> str:
         "total": function.seconds,
         "first": min(c.begin_seconds for c in function.compiles),
     }
-    # What is sorted by, and what is shown.
+    # (sort key, text)
     cells: dict[str, tuple[object, str]] = {
         "place": (_place(function), _place(function)),
         "cache": (cache_text(function), cache_text(function)),
@@ -103,7 +103,7 @@ def _cell(key: str, value: object, text: str) -> str:
 
 
 def _searched(function: Function) -> str:
-    """All that a search looks into."""
+    """The text that a search looks in."""
     sites = dict.fromkeys(called_from(c) for c in function.compiles)
     reasons = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
     return " ".join([function.name, _place(function), *sites, *reasons]).lower()
@@ -127,7 +127,7 @@ def _calls(function: Function, source: SourceLines) -> str:
 
 def _call(one: Compile, source: SourceLines) -> str:
     cache = ": ".join(filter(None, (one.cache.status, one.cache.reason))) if one.cache else ""
-    arguments = signature(one.signature, most=20) or "unknown"
+    arguments = signature(one.signature, limit=20) or "unknown"
     called = _with_source(called_from(one), one.user_site or one.site, source)
     if len(one.stack) > 1:
         named = [(place(w) + (f" in {w.function}" if w.function else ""), w) for w in one.stack]
@@ -145,14 +145,13 @@ def _with_source(text: str, where: SourceLine | None, source: SourceLines) -> st
     return escaped(text) + (f"<br><code>{escaped(line)}</code>" if line else "")
 
 
-# --- why functions compiled again -----------------------------------------------------------------
+# --- recompiles -----------------------------------------------------------------------------------
 
 
 def recompiles(trace: Trace) -> str:
-    """A block for every function that compiled more than once for its own reasons.
+    """A block per recompiled function.
 
-    Recompiles are shown together for the same reason, from the same line, in which the same
-    arguments differ.
+    Recompiles with the same reason, line and differing arguments are grouped.
     """
     again = [(_again(f), f) for f in trace.functions if f.recompiles and not f.library]
     again.sort(key=lambda pair: -_cost(pair[0]))
@@ -161,7 +160,7 @@ def recompiles(trace: Trace) -> str:
         for number, (compiles, f) in enumerate(again[:_MAX_FUNCTIONS])
     )
     more = len(again) - _MAX_FUNCTIONS
-    rest = f'<p class="hint">and {counted(more, "function")} more, which cost less</p>'
+    rest = f'<p class="hint">and {counted(more, "more function")}, which cost less</p>'
     return blocks + (rest if more > 0 else "")
 
 
@@ -191,7 +190,7 @@ def _recompiled(function: Function, again: Sequence[Compile], unfolded: bool) ->
 
 
 def _group(group: Sequence[Compile]) -> str:
-    first, together = group[0], " together" if len(group) > 1 else ""
+    first, together = group[0], " in total" if len(group) > 1 else ""
     when = listed((duration(c.begin_seconds) for c in group), 3)
     detail = f"<p>{escaped(why_again(first) or '')}</p>"
     return (
@@ -203,7 +202,7 @@ def _group(group: Sequence[Compile]) -> str:
 
 
 def _differences(group: Sequence[Compile]) -> str:
-    """What differs: for what it had been compiled, and for what again."""
+    """A table of the differences: compiled for …, and again for …"""
     changes: dict[str, list[Difference]] = defaultdict(list)
     for one in (d for now in group for d in now.recompile_differences):
         changes[_difference_name(one)].append(one)
@@ -234,7 +233,7 @@ def _difference(names: Sequence[str], before: str, after: str) -> str:
 
 
 def _note(group: Sequence[Compile], changes: Mapping[str, Sequence[Difference]], more: int) -> str:
-    """What the table leaves out."""
+    """A row with what the table omits."""
     signature = group[-1].signature
     notes = [f"{more} more lines"] if more > 0 else []
     if signature is not None:

@@ -1,6 +1,6 @@
-"""The timeline of a trace as HTML: a lane for each process, and one for each of its other threads.
+"""The timeline of a trace as HTML: a lane per process, and one per additional thread.
 
-Bars are boxes placed by percent of the whole, so that zooming is a matter of width alone.
+Boxes are placed in percent of the whole, so that zooming only changes the width.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from firstlight.trace.read.model import Process, Span, Trace
 from firstlight.trace.show.verdict import in_other_threads
 from firstlight.trace.wording import spent_on
 
-#: A lane shows so many boxes at most; the shortest are merged with their neighbours.
-_MAX_BOXES = 900
-#: A box narrower than this share of the whole has no room for words.
-_ROOM_FOR_WORDS = 0.045
+_MAX_BOXES = 900  # per lane; the shortest are merged with their neighbours
+_ROOM_FOR_WORDS = 0.045  # narrower boxes, as a share of the whole, get no text
 
 
 def section(trace: Trace) -> str:
-    """Share of each kind until the first result, then the whole run."""
+    """The shares of each kind up to the first result, then the whole run."""
     leading = phases.leading(trace)
     spans = [s for p in trace.processes for lane in phases.lanes(p) for s in lane]
     end = max((s.end_seconds for s in spans), default=0.0)
@@ -47,8 +45,8 @@ def section(trace: Trace) -> str:
         f'<div class="scroll timeline" tabindex="0" data-end="{end:.6f}" '
         f'data-first="{leading.first_result_seconds or 0.0:.6f}"><div class="lanes">'
         f'<div class="axis">{ticks}</div>{lanes}</div></div>'
-        '<p class="hint">At any moment the innermost counts: a compile within an import is a '
-        "compile. Execution on a device is seen only as far as the host waits for it.</p>"
+        '<p class="hint">At any moment the innermost activity counts: a compile within an import '
+        "is a compile. Execution on a device is visible only while the host waits for it.</p>"
     )
 
 
@@ -74,7 +72,7 @@ def _shares(process: Process) -> str:
 
 
 def _legend(kinds: Mapping[str, str]) -> str:
-    """Kinds of time in their colours, with markup for each."""
+    """Kinds of time in their colours, each with additional markup."""
     items = "".join(
         f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))}{more}</li>'
         for k, more in kinds.items()
@@ -121,7 +119,7 @@ def _box(span: Span, end: float) -> str:
 
 
 def merged(spans: Sequence[Span], end: float) -> list[Span]:
-    """As many spans as can be drawn: short neighbours become one, of the kind that has most."""
+    """At most `_MAX_BOXES` spans: short neighbours become one, of the kind with the most time."""
     every = [s for s in spans if s.end_seconds > s.begin_seconds]
     kept, part = every, end / 20000
     while len(kept) > _MAX_BOXES:
@@ -132,7 +130,7 @@ def merged(spans: Sequence[Span], end: float) -> list[Span]:
 
 
 def _part_or_itself(span: Span, part: float) -> object:
-    """Of a short span the part of the timeline that it begins in, of a long one the span."""
+    """A key to group by: for a short span the part of the timeline where it begins."""
     short = span.end_seconds - span.begin_seconds < part
     return span.begin_seconds // part if short else span
 

@@ -1,4 +1,4 @@
-"""A trace on the terminal: the verdict first, then where the time went, then the functions."""
+"""A trace on the terminal: the verdict, then where the time went, then the functions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ _MAX_FINDINGS = 8
 _MAX_FUNCTIONS = 10
 _MAX_PACKAGES = 6
 _PACKAGE_SECONDS = 0.02
-#: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
-_PLAIN_WIDTH = 100
-#: Columns of words; all others are numbers.
+_PLAIN_WIDTH = 100  # without a terminal (CI, a file)
+#: Columns of text; all others are numbers.
 _WORDS = frozenset(
     ("", "function", "defined", "cache", "what happened", "where", "why again", "setting")
 )
 
 
 def terminal() -> Console:
-    """Ours is stderr: stdout belongs to the program."""
+    """A console on stderr: stdout belongs to the program."""
     return Terminal(stderr=True, plain_width=_PLAIN_WIDTH)
 
 
@@ -67,7 +66,7 @@ def print_trace(trace: Trace, console: Console | None = None, title: str = "") -
 
 
 def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -> None:
-    """The limits that do not hold, each with its offenders."""
+    """Print the limits that are exceeded, each with its offenders."""
     console = console or terminal()
     for excess in exceeded:
         line = f"firstlight: --{excess.limit}: {excess.sentence}"
@@ -88,7 +87,7 @@ def _print_findings(trace: Trace, console: Console) -> None:
         grid.add_row(Text(f"{number}."), _finding(finding, source))
         console.print("", grid, sep="\n")
     if len(findings) > 1:
-        note = "Each says what it costs at most; they may overlap."
+        note = "Costs are upper bounds; they may overlap."
         console.print(Text(f"\n{note}", style="dim"))
     if len(findings) > _MAX_FINDINGS:
         console.print(f"\nand {len(findings) - _MAX_FINDINGS} more in the report.")
@@ -116,7 +115,7 @@ def _print_phases(process: Process, console: Console) -> None:
     for kind, value in by_kind.items():
         name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
         sign = "█" if console.is_terminal else sign
-        done += value  # the last one takes what rounding leaves
+        done += value  # rounding the sum makes the bar exactly this wide
         bar.append(sign * (round(done / total * width) - len(bar)), style)
         words = f"{name} {duration(value)} ({value / total:.0%})"
         legend[kind] = Text.assemble((f"{sign} ", style), words)
@@ -131,7 +130,7 @@ def _print_phases(process: Process, console: Console) -> None:
 
 
 def _imported(process: Process) -> str:
-    """The packages that took longest until the first result, and the sum of all others."""
+    """The longest imports before the first result, by package, and the sum of the others."""
     first = process.first_result_seconds
     until_then = [p for p in process.imports if first is None or p.begin_seconds < first]
     shown = [p for p in until_then[:_MAX_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
@@ -139,18 +138,18 @@ def _imported(process: Process) -> str:
     others = until_then[len(shown) :]
     if others:
         words.append(f"{counted(len(others), 'other')} {duration(sum(p.seconds for p in others))}")
-    return f"Imports, each package for itself: {', '.join(words)}." if shown else ""
+    return f"Imports by package: {', '.join(words)}." if shown else ""
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> Table:
-    """rows: cells, and the style of the row."""
+    """A table in the style of the reports. rows: (cells, style of the row)."""
     made = Table(
         title=title or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        collapse_padding=True,  # room for names
+        collapse_padding=True,  # leaves room for names
     )
     for name in columns:
         if name in _WORDS:
@@ -189,7 +188,7 @@ def _title(what: str, which: str, number: int) -> str:
 
 
 def _bare(name: str) -> str:
-    """Without the function that it is defined in: the line says that, and the report has room."""
+    """The name without enclosing functions, which the line shows."""
     return name.rpartition("<locals>.")[2]
 
 

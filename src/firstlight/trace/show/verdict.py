@@ -1,4 +1,4 @@
-"""The first sentence of every report, and what no report can tell."""
+"""The first sentences of every report, and what could not be determined."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from firstlight.trace.read.model import Function, Process, SourceLine, Trace, Wi
 from firstlight.trace.read.torch_regions import regions
 from firstlight.trace.wording import place, why_again
 
-#: Two moments that are less of the time to the first result apart are one.
+#: Closer moments, as a share of the time to the first result, count as one.
 _ANOTHER_MOMENT = 0.05
 _MAX_AGAIN = 3
-_NO_END = "when it ended: its end was not seen, as after a kill, os._exit, or on a full disk"
+_NO_END = "when it ended: the log has no end, as after a kill, os._exit, or on a full disk"
 
 
 def headline(trace: Trace) -> str:
-    """What happened, in a sentence or two."""
+    """What happened, in one or two sentences."""
     gap, first = _gap(trace), trace.time_to_first_result_seconds
     begin = "No first result" if first is None else f"First result after {duration(first)}"
     if first is None and not any(p.jax_version or p.torch_version for p in trace.processes):
@@ -29,24 +29,25 @@ def headline(trace: Trace) -> str:
     begin += f" ({'; '.join(beside)})" if beside else ""
     cut_off = dict.fromkeys(p.unfinished for p in trace.processes if p.unfinished)
     ended = f"; the program ended while it compiled {', '.join(map(str, cut_off))}"
-    # With a gap the log may have ended, not the program.
+    # With a gap, perhaps only the log ended.
     sentence = f"{begin}; {_compiled(trace)}{ended if cut_off and not gap else ''}."
     if gap:
         sentence += f" There may be more: {gap}."
     found = sum(finding.seconds > 0 and not finding.apart for finding in trace.findings)
     if found:
         order = ", worst first" if found > 1 else ""
-        sentence += f" {counted(found, 'thing')} to gain from{order}:"
+        sentence += f" {counted(found, 'thing')} to improve{order}:"
     return sentence
 
 
 def _gap(trace: Trace) -> str | None:
-    """Why the log may lack compiles, if it may."""
+    """Why the log may lack compiles; None if it is complete."""
     return next((p.incomplete for p in trace.processes if p.incomplete), None)
 
 
 def _other_moments(process: Process) -> list[tuple[str, SourceLine | None]]:
-    """What else could be taken for the first result: read before it, or put out after it; where."""
+    """(text, line) of other moments that could be mistaken for the first result: a read before it,
+    an output after it."""
     first, read, output = process.first_result_seconds, process.first_read, process.first_output
     apart = _ANOTHER_MOMENT * (first or 0.0)
     found = []
@@ -59,7 +60,7 @@ def _other_moments(process: Process) -> list[tuple[str, SourceLine | None]]:
 
 
 def where_first_result(process: Process) -> str | None:
-    """A sentence or two with the lines of all moments that could be taken for it."""
+    """Sentences with the lines of the first result and of moments that could be mistaken for it."""
     sentences = []
     if process.first_result_site is not None:
         witness = process.first_result_witness or Witness.READ
@@ -72,9 +73,9 @@ def where_first_result(process: Process) -> str | None:
 
 
 def nothing_found(trace: Trace) -> str:
-    """What is said in place of findings; nothing where there are some, or the log has a gap.
+    """The text in place of findings; "" if there are some, or the log has a gap.
 
-    What was compiled again is not passed over.
+    It mentions recompiles below the thresholds.
     """
     if _gap(trace) or any(not finding.apart for finding in trace.findings):
         return ""
@@ -85,12 +86,12 @@ def nothing_found(trace: Trace) -> str:
         for c in f.compiles
         if c.recompile_reason is not None and not f.library
     ]
-    meant = f" Compiled again, which may be meant: {listed(again, _MAX_AGAIN)}." if again else ""
-    return f"Nothing found{where} that would make it start sooner.{meant}"
+    also = f" Compiled again, perhaps on purpose: {listed(again, _MAX_AGAIN)}." if again else ""
+    return f"Nothing found{where} that would make it start sooner.{also}"
 
 
 def _compiled(trace: Trace) -> str:
-    """What XLA compiled, what it found in its cache, what came late, and what torch compiled."""
+    """What XLA compiled, found in its cache and compiled late, and what torch compiled."""
     by_torch = _by_torch(trace)
     if not trace.compile_count:
         return by_torch or "nothing was compiled"
@@ -123,7 +124,7 @@ def _by_torch(trace: Trace) -> str:
 
 
 def in_other_threads(process: Process) -> str:
-    """What went on until the first result beside the main thread; empty: nothing."""
+    """Time by kind in other threads up to the first result; "" if there is none."""
     elsewhere = phases.in_other_threads(process, process.first_result_seconds)
     spent = ", ".join(f"{phases.name_of(k)} {duration(v)}" for k, v in elsewhere.items())
     threads = counted(len(process.threads), "other thread")
@@ -138,29 +139,29 @@ def cache_text(function: Function) -> str:
 
 def unknown(trace: Trace) -> tuple[str, ...]:
     """What could not be determined, and why."""
-    said: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for p in trace.processes:
         found = list(p.problems)
         if p.unfinished and not p.incomplete:
-            found.append(f"how long {p.unfinished} compiles: the process ended while it did")
+            found.append(f"how long {p.unfinished} compiles: the process ended during it")
         if p.wall_seconds is None:
             found.append(_NO_END)
         if p.jax_version and p.first_result_seconds is None:
             found.append(f"the first result: {_why_none(p)}")
         which = f"process {p.pid}: " if len(trace.processes) > 1 else ""
-        said |= {f"{which}{sentence}": None for sentence in found}
-    return tuple(said)
+        sentences |= {f"{which}{sentence}": None for sentence in found}
+    return tuple(sentences)
 
 
 def _why_none(process: Process) -> str:
     if process.first_result_pattern is not None:
-        return f"nothing that --first-result asked for ({process.first_result_pattern}) came"
-    mark = "--first-result, or firstlight.trace.mark_first_result() in the program, says when it is"
+        return f"nothing matched --first-result ({process.first_result_pattern})"
+    mark = "mark it with --first-result, or call firstlight.trace.mark_first_result()"
     read = process.first_read
     if read is None:
         return (
-            "the program never waited for one in a way that can be seen (np.asarray of an array "
-            f"on a CPU cannot; block_until_ready and float can), and put out no number; {mark}"
+            "the program never visibly waited for one (np.asarray of an array on a CPU is not "
+            f"visible; block_until_ready and float are), and output no number; {mark}"
         )
-    by = f"only {read.package}" if read.package else "only what prepares the data"
-    return f"{by} read arrays, and the program put out no number after that; {mark}"
+    by = f"only {read.package}" if read.package else "only the preparation of data"
+    return f"{by} read arrays, and the program output no number after that; {mark}"

@@ -1,4 +1,4 @@
-"""What would be gained, in words: a table on the terminal, a section of the page."""
+"""The results of `--what-if`: a table on the terminal, a section of the page."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def _spread(spread: Spread | None) -> str:
 
 
 def verdict(found: WhatIf) -> str:
-    """Which variant starts soonest, if the runs can tell it from the program as it is."""
+    """Which variant starts soonest, if the runs distinguish it from the unchanged program."""
     if found.rounds < 2:
-        return "One run of each cannot tell a setting from chance: give --what-if-rounds 3 or more."
+        return "One run of each is not enough to compare: give --what-if-rounds 3 or more."
     base, *others = found.variants
     first = base.first_result_seconds
     if first is None:
-        return "The program as it is had no first result: there is nothing to compare with."
+        return "The unchanged program had no first result: there is nothing to compare with."
     ended = [(v.first_result_seconds, v) for v in others if v.first_result_seconds and not v.failed]
     if not ended:
         return "No other setting ran to its end."
     soonest, best = min(ended, key=lambda pair: pair[0].median)
     if soonest.high >= first.low:
-        return "No setting gives the first result sooner than all runs of the program as it is."
+        return "No setting gives the first result sooner than every run of the unchanged program."
     whole = ""
     if base.wall_seconds and best.wall_seconds and best.wall_seconds.low > base.wall_seconds.high:
         longer = best.wall_seconds.median - base.wall_seconds.median
         whole = f", but the whole run takes {duration(longer)} longer"
     gained = duration(first.median - soonest.median)
-    return f"Soonest: {best.name}, {gained} before the program as it is{whole}."
+    return f"Soonest: {best.name}, {gained} before the unchanged program{whole}."
 
 
 def print_what_if(found: WhatIf, console: Console) -> None:
-    """A table of variants."""
+    """Print a table of the variants, and the verdict."""
     from firstlight.trace.show import terminal
 
     title = f"What if: measured in {counted(found.rounds, 'run')} of each"
@@ -68,10 +68,10 @@ def _cells(variant: Variant) -> tuple[str, ...]:
 
 
 def section(found: WhatIf) -> str:
-    """Measured variants, as HTML."""
+    """The measured variants as HTML."""
     rows = [(*_cells(variant), variant.how) for variant in found.variants]
     return (
         f"<p>{escaped(verdict(found))}</p>{text_table((*_COLUMNS, 'how'), rows)}"
         f'<p class="hint">The program was run {counted(found.rounds, "time")} with each setting, '
-        "in fresh processes, interleaved; median with the lowest and the highest.</p>"
+        "in fresh processes, interleaved; median, lowest and highest.</p>"
     )

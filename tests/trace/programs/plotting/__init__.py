@@ -1,7 +1,7 @@
 """Stands for a package that takes long to import: it looks for fonts, say."""
 
-# Work, not sleep: on a machine that is busy it takes longer, as importing JAX does.
-FONTS = sum(number % 7 for number in range(12_000_000))
+# Work, not sleep: on a busy machine it takes longer, as importing JAX does.
+FONTS = sum(number % 7 for number in range(4_000_000))
 
 
 def draw(values):
