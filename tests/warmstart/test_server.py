@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
+from firstlight.token_file import TokenError, read_tokens
 from firstlight.warmstart import sealed
 from firstlight.warmstart.cache_server import server
-from firstlight.warmstart.cache_server.access import Access, TokenFileError, Tokens, tokens_in
+from firstlight.warmstart.cache_server.access import Access, Tokens
 from firstlight.warmstart.cache_server.lease_book import LeaseBook
 from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntries
 from firstlight.warmstart.cache_server.server import CacheServer
@@ -104,18 +105,18 @@ def test_token_files_that_others_can_read_or_that_are_short_are_refused(
     path = tmp_path / "tokens"
     path.write_text("# of CI\n" + "a" * 16 + "\n\n" + "b" * 16 + "\n")
     path.chmod(0o640)
-    with pytest.raises(TokenFileError, match="chmod 600"):
-        tokens_in(path)
+    with pytest.raises(TokenError, match="chmod 600"):
+        read_tokens(str(path))
     monkeypatch.setenv("FIRSTLIGHT_CACHE_TOKEN_FILE", str(path))
     with pytest.raises(PlaceError, match="chmod 600"):
         own_token()
     path.chmod(0o600)
-    tokens = Tokens(write=tokens_in(path))
+    tokens = Tokens(write=read_tokens(str(path)))
     assert tokens.write == ("a" * 16, "b" * 16)
     assert tokens.access("b" * 16) is Access.WRITE and tokens.access("") is Access.NONE
     path.write_text("short")
-    with pytest.raises(TokenFileError, match="16 characters"):
-        tokens_in(path)
+    with pytest.raises(TokenError, match="16 to 4096"):
+        read_tokens(str(path))
 
 
 def test_an_address_that_others_reach_needs_tokens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -398,7 +398,7 @@ def test_a_server_without_room_is_still_read_from(
     assert store.get("a") is None
     store.put("a", VALUE)
     sent(store)
-    monkeypatch.setattr(server.entries, "_kept", lambda *entry: Refusal.NO_ROOM)
+    monkeypatch.setattr(server.entries, "_place", lambda *entry: Refusal.NO_ROOM)
     with pytest.warns(RuntimeWarning, match="no room"):
         for key in "bc":
             assert store.get(key) is None

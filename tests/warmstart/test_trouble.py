@@ -138,9 +138,9 @@ def test_the_bound_of_the_folder_can_be_set(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_cannot_be_loaded_is_kept_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = folder.compatible("0.10.2", "0.10.2")
-    assert here == folder.compatible("0.10.2", "0.10.2")
-    names = {here, folder.compatible("0.11.0", "0.10.2"), folder.compatible("0.10.2", "0.10.1")}
+    here = folder.kind_name("0.10.2", "0.10.2")
+    assert here == folder.kind_name("0.10.2", "0.10.2")
+    names = {here, folder.kind_name("0.11.0", "0.10.2"), folder.kind_name("0.10.2", "0.10.1")}
     monkeypatch.setattr(folder, "_processor", lambda: "another")
-    names.add(folder.compatible("0.10.2", "0.10.2"))
+    names.add(folder.kind_name("0.10.2", "0.10.2"))
     assert len(names) == 4

@@ -204,7 +204,7 @@ def test_nothing_of_a_pack_is_stored_that_was_changed_or_signed_by_a_stranger(
         "damaged": content[:-1],
         "not a pack": signatures.sign(sealed.seal("kind", "key", b"program")),
         "keys trust --programs": stranger.sign(content),
-        "no entry": pack_of(sealed.seal(kind_here(), "a", b"x")[:-1]),
+        "is not an entry": pack_of(sealed.seal(kind_here(), "a", b"x")[:-1]),
         "nothing was unpacked": pack_of(sealed.seal("..", "a", b"x")),
     }
     for why, changed in attempts.items():

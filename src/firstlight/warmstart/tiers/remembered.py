@@ -49,7 +49,7 @@ def _digest(program: Any) -> str:
     import jax
     from jaxlib.version import __version__
 
-    where = folder.compatible(jax.__version__, __version__)
+    where = folder.kind_name(jax.__version__, __version__)
     cached = bool(jax.config.jax_compilation_cache_dir)
     whole = hashlib.sha256(f"{where} {cached} ".encode())
     for operation in _operations(program.jaxpr):
