@@ -1,6 +1,6 @@
-"""Runs an executable of XLA on the CPU with jaxlib alone: JAX is not imported.
+"""Runs XLA executables on the CPU with jaxlib alone, without importing JAX.
 
-Private names of jaxlib: used only with the very version with which `proving` has seen them work.
+It uses private names of jaxlib, but only of the exact version with which `proving` saw them work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from firstlight.warmstart.frozen.artifact import Leaf
 
-# As JAX does when it is imported: otherwise XLA logs to the terminal which devices it finds.
+# As JAX does on import: otherwise XLA logs the devices that it finds to the terminal.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -47,12 +47,12 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
 
 
 def _handler(aval: _Aval, sharding: Any) -> Any:
-    """What makes an array of a result that is committed to its device."""
+    """Makes an array, committed to its device, of a result."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
     try:
         return _jax.array_result_handler(aval, sharding, True, True)
-    except TypeError:  # jaxlib 0.12: whether checks are left out is no longer asked
+    except TypeError:  # jaxlib 0.12 has no argument to skip checks
         return _jax.array_result_handler(aval, sharding, True)
 
 
@@ -70,7 +70,7 @@ def _putting(device: Any, sharding: Any) -> Callable[[Any], Any]:
     """A function that places NumPy arrays."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
-    # They are copied: nobody but the caller knows for how long they stay as they are.
+    # Arrays are copied, since the caller may change them after the call.
     options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
     put = _jax.batched_device_put
 
@@ -81,7 +81,7 @@ def _putting(device: Any, sharding: Any) -> Callable[[Any], Any]:
 
 
 class _Aval:
-    """What jaxlib asks an abstract array of JAX for."""
+    """The attributes that jaxlib reads from JAX's abstract arrays."""
 
     weak_type = False
 
@@ -112,14 +112,14 @@ def _sharding(device: Any) -> Any:
 def dtype(name: str) -> Any:
     try:
         return np.dtype(name)
-    except TypeError:  # bfloat16 and smaller: known to NumPy once they are registered
+    except TypeError:  # bfloat16 and smaller, which ml_dtypes registers with NumPy
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
 
 
 def _on_host(result: Any, shape: tuple[int, ...], kind: Any) -> Any:
-    """A copy of a result. What jaxlib offers for this would import JAX."""
+    """Copy a result to the host; jaxlib's own function for this would import JAX."""
     array = np.empty(shape, kind)
     if array.nbytes:
         result.block_until_ready()
@@ -129,10 +129,10 @@ def _on_host(result: Any, shape: tuple[int, ...], kind: Any) -> Any:
 
 @cache
 def start_lapack() -> None:
-    """Give jaxlib the LAPACK of scipy: an executable that needs it would crash without.
+    """Give scipy's LAPACK to jaxlib; executables that need it would crash without.
 
-    Of scipy, two extension modules are enough. Stubs stand for their packages while they are
-    imported, because these would import eighty modules more.
+    Two extension modules of scipy are enough. While they are imported, stubs replace their
+    packages, which would import eighty more modules.
     """
     from jaxlib import xla_client
     from jaxlib.cpu import _lapack  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def start_lapack() -> None:
     finally:
         for name in stubs:
             sys.modules.pop(name, None)
-    if "jax" not in sys.modules:  # which registers them itself
+    if "jax" not in sys.modules:  # JAX registers them itself
         for name, target in _lapack.registrations().items():
             version = int(name.endswith("_ffi"))
             xla_client.register_custom_call_target(name, target, "cpu", api_version=version)

@@ -63,7 +63,7 @@ def _pad(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         params["padding_config"], inputs[0].shape, shape, strict=True
     ):
         step = between + 1
-        first = max(0, -(low // step)) if low < 0 else 0  # elements cut off at the beginning
+        first = max(0, -(low // step))  # elements cut off at the beginning
         begin = low + first * step
         count = max(0, min(size - first, -((begin - full) // step)))
         taken.append(slice(first, first + count))
@@ -98,7 +98,7 @@ def _dynamic_update_slice(params: Params, inputs: Avals, outputs: Avals) -> Comp
 
 
 def _window(starts: Sequence[Array], sizes: Sizes, shape: Sizes) -> tuple[slice, ...]:
-    """Moved inside where it would leave the array, as XLA does."""
+    """The window, moved into the array if it exceeds it, as XLA does."""
     begins = [
         min(max(int(start), 0), full - size)
         for start, size, full in zip(starts, sizes, shape, strict=True)
@@ -132,12 +132,12 @@ def _gather(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     return gather
 
 
-#: Of jax.lax.GatherScatterMode: what is outside is not read, and not written.
+#: The jax.lax.GatherScatterMode in which elements outside are neither read nor written.
 _FILL_OR_DROP = "FILL_OR_DROP"
 
 
 def _outside(kind: np.dtype[Any]) -> float:
-    """What a gather gives for an index that is not there."""
+    """The result of a gather for an index outside the array."""
     if kind.kind in "fcV":
         return np.nan
     if kind.kind == "b":
@@ -146,7 +146,7 @@ def _outside(kind: np.dtype[Any]) -> float:
 
 
 def _axes_of_result(rank: int, windows: Sizes) -> list[int]:
-    """From axes (those of the indices, those of a window) to the order of the result."""
+    """The permutation from (axes of the indices, axes of a window) to the result's axes."""
     batch = [d for d in range(rank) if d not in windows]
     source = {d: i for i, d in enumerate([*batch, *windows])}
     return [source[d] for d in range(rank)]
@@ -160,7 +160,7 @@ def _starts(
     batching: Sizes,
     indices_batching: Sizes,
 ) -> tuple[list[Array], Array]:
-    """Per dimension where windows begin, moved inside; and which windows were inside."""
+    """Begins of all windows per dimension, moved inside; and which windows were inside."""
     batch_shape = indices.shape[:-1]
     starts: list[Array] = [np.zeros(batch_shape, np.int64) for _ in shape]
     for column, dimension in enumerate(index_map):

@@ -1,8 +1,8 @@
-"""JAX's primitives in NumPy, as they are in the program of a function.
+"""JAX's primitives in NumPy.
 
-A rule is a function of an equation's parameters and of what is known about its arrays; it returns
-what computes the results from NumPy arrays. What has no rule is run by JAX, operation by operation.
-Operands of one primitive have one type, so NumPy's promotion has nothing to decide.
+A rule takes an equation's parameters and the shapes and types of its arrays, and returns a function
+that computes the results from NumPy arrays. JAX runs primitives without a rule, one at a time. The
+operands of a primitive have the same type, so NumPy's promotion rules do not matter.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ Params: TypeAlias = Mapping[str, Any]  # of an equation
 Avals: TypeAlias = "Sequence[ShapedArray]"
 #: (parameters, abstract inputs, abstract outputs)
 Rule: TypeAlias = Callable[[Params, Avals, Avals], Compute]
-#: math.erf and others go element by element: of more elements, JAX's own operation is faster.
+#: math.erf is called per element: for more elements, JAX's own operation is faster.
 _MAX_ELEMENTS = 4096
 
 
 class NoRuleError(Exception):
-    """NumPy is not the one to compute this."""
-
-
-def _is_int(aval: ShapedArray) -> bool:
-    return bool(aval.dtype.kind in "iub")
+    """The rule does not cover this equation."""
 
 
 def _division(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    if not _is_int(inputs[0]):
+    if inputs[0].dtype.kind not in "iub":
         return np.divide
 
     def towards_zero(a: Array, b: Array) -> Array:
@@ -58,7 +54,7 @@ def _integer_pow(params: Params, inputs: Avals, outputs: Avals) -> Compute:
 
 
 def _power(x: Array, power: int) -> Array:
-    """By repeated squaring: np.power would take a logarithm."""
+    """By repeated squaring, since np.power uses a logarithm."""
     result = None
     while power:
         if power & 1:
@@ -73,13 +69,13 @@ def _convert(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     kind = outputs[0].dtype
     if inputs[0].dtype.kind not in "fV" or kind.kind not in "iu":
         return lambda x: np.asarray(x).astype(kind)
-    # XLA takes the nearest integer there is, and 0 for NaN; NumPy leaves that open.
+    # XLA saturates, and converts NaN to 0; NumPy leaves both undefined.
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
 
     def nearest(x: Array) -> Array:
         wide = np.nan_to_num(np.asarray(x, np.float64))
         inner = np.where((wide > low) & (wide < high), wide, 0).astype(kind)
-        # Compared as floats, in which the largest 64-bit integer is one too large.
+        # Compared as floats, where the largest 64-bit integer is rounded up by one.
         edges = np.where(wide >= high, np.asarray(high, kind), np.asarray(low, kind))
         return np.where((wide > low) & (wide < high), inner, edges)
 
@@ -164,7 +160,7 @@ def _shift(ufunc: np.ufunc, signed: bool = False) -> Rule:
             if signed:
                 shifted: Array = ufunc(x, np.minimum(by, bits - 1))
                 return shifted.view(kind)
-            # A shift by all bits or more leaves nothing; processors disagree on that.
+            # A shift by all bits or more gives zero; processors disagree on that.
             return np.where(by < bits, ufunc(x, by % bits), 0).astype(as_read).view(kind)
 
         return shift
