@@ -17,10 +17,9 @@ from firstlight.cli import main
 from firstlight.token_file import TokenError, read_tokens
 from firstlight.warmstart import sealed
 from firstlight.warmstart.cache_server import server
-from firstlight.warmstart.cache_server.access import Access, Tokens
 from firstlight.warmstart.cache_server.lease_book import LeaseBook
 from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntries
-from firstlight.warmstart.cache_server.server import CacheServer
+from firstlight.warmstart.cache_server.server import Access, CacheServer, Tokens
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
 from firstlight.warmstart.sharing.places import LeaseState, PlaceError

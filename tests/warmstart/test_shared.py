@@ -20,9 +20,8 @@ import pytest
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.warmstart import sealed
-from firstlight.warmstart.cache_server.access import Tokens
 from firstlight.warmstart.cache_server.served_entries import Refusal
-from firstlight.warmstart.cache_server.server import CacheServer
+from firstlight.warmstart.cache_server.server import CacheServer, Tokens
 from firstlight.warmstart.caches import cache_at
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.leases import Leases

@@ -110,9 +110,8 @@ def serve(options: argparse.Namespace) -> int:
     from firstlight.cli.values import signals_interrupt
     from firstlight.token_file import read_tokens
     from firstlight.warmstart import folder
-    from firstlight.warmstart.cache_server.access import Tokens
     from firstlight.warmstart.cache_server.served_entries import ServedEntries
-    from firstlight.warmstart.cache_server.server import CacheServer
+    from firstlight.warmstart.cache_server.server import CacheServer, Tokens
     from firstlight.warmstart.signing import Signatures, checked_signature
 
     write = read_tokens(options.write_tokens) if options.write_tokens else ()

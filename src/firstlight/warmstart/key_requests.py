@@ -98,12 +98,12 @@ def described(request: KeyRequest) -> dict[str, Any]:
 
     options = request.options
     build = options.executable_build_options
-    text = printed(request.module)
+    text = _CONSTANT.sub("dense<>", printed(request.module))
     return {
         "function": request.key.rpartition("-")[0],
         "shapes": _shapes(request.module),
         "parts": {name: _digest(hash_part) for name, hash_part in request.parts},
-        "without_constants": _text_digest(_CONSTANT.sub("dense<>", text)),
+        "without_constants": hashlib.sha256(text.encode()).hexdigest()[:_DIGITS],
         "xla_flags": " ".join(_flags())[:_MAX_TEXT],
         "options": {
             "num_replicas": options.num_replicas,
@@ -132,10 +132,6 @@ def _digest(hash_part: Callable[[object], object]) -> str:
     whole = hashlib.sha256()
     hash_part(whole)
     return whole.hexdigest()[:_DIGITS]
-
-
-def _text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def _shapes(module: Any) -> str:

@@ -28,15 +28,14 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
 
     if needs_lapack:
         start_lapack()
-    client = _client()
-    device = client.local_devices()[0]
-    loaded = client.deserialize_executable(
+    device, _ = _device()
+    loaded = device.client.deserialize_executable(
         executable, executable_devices=_jax.DeviceList((device,))
     )
-    sharding = _sharding(device)
     kinds = [(leaf.shape, dtype(leaf.dtype)) for leaf in outputs]
-    handlers = [_handler(_Aval(shape, kind), sharding) for shape, kind in kinds]
-    put = _putting(device, sharding)
+    handlers = [_handler(shape, kind) for shape, kind in kinds]
+
+    put = _putter()
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         places = [array.placed if isinstance(array, OnDevice) else put(array) for array in arrays]
@@ -46,10 +45,11 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
     return run
 
 
-def _handler(aval: _Aval, sharding: Any) -> Any:
+def _handler(shape: tuple[int, ...], kind: Any) -> Any:
     """Makes an array, committed to its device, of a result."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
+    aval, (_, sharding) = _Aval(shape, kind), _device()
     try:
         return _jax.array_result_handler(aval, sharding, True, True)
     except TypeError:  # jaxlib 0.12 has no argument to skip checks
@@ -62,22 +62,18 @@ class OnDevice:
     __slots__ = ("placed",)
 
     def __init__(self, array: Any) -> None:
-        device = _client().local_devices()[0]
-        self.placed = _putting(device, _sharding(device))(array)
+        self.placed = _putter()(array)
 
 
-def _putting(device: Any, sharding: Any) -> Callable[[Any], Any]:
-    """A function that places NumPy arrays."""
+@cache
+def _putter() -> Callable[[Any], Any]:
+    """The function that copies a NumPy array to the device; the caller may change it afterwards."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
-    # Arrays are copied, since the caller may change them after the call.
+    device, sharding = _device()
     options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
     put = _jax.batched_device_put
-
-    def place(array: Any) -> Any:
-        return put(_Aval(array.shape, array.dtype), sharding, [array], [device], *options)
-
-    return place
+    return lambda a: put(_Aval(a.shape, a.dtype), sharding, [a], [device], *options)
 
 
 class _Aval:
@@ -91,13 +87,8 @@ class _Aval:
 
 
 @cache
-def _client() -> Any:
-    from jaxlib import xla_client
-
-    return xla_client.make_cpu_client()
-
-
-def _sharding(device: Any) -> Any:
+def _device() -> tuple[Any, Any]:
+    """The CPU, and the sharding of arrays on it."""
     from jaxlib import _jax, xla_client  # type: ignore[attr-defined]
 
     class OneDevice(_jax.SingleDeviceSharding):  # type: ignore[misc]
@@ -106,7 +97,9 @@ def _sharding(device: Any) -> Any:
         def _to_xla_hlo_sharding(self, _: int) -> Any:
             return xla_client.HloSharding.replicate()
 
-    return OneDevice(device, memory_kind=None)
+    client: Any = xla_client.make_cpu_client()
+    device = client.local_devices()[0]
+    return device, OneDevice(device, memory_kind=None)
 
 
 def dtype(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,29 +27,9 @@ def _squeeze(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     return lambda x: np.reshape(x, shape)
 
 
-def _transpose(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    order = tuple(params["permutation"])
-    return lambda x: np.transpose(x, order)
-
-
-def _reverse(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axes = tuple(params["dimensions"])
-    return lambda x: np.flip(x, axes)
-
-
-def _concatenate(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["dimension"]
-    return lambda *parts: np.concatenate(parts, axis)
-
-
-def _stack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["axis"]
-    return lambda *parts: np.stack(parts, axis)
-
-
-def _unstack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["axis"]
-    return lambda x: list(np.moveaxis(x, axis, 0))
+def _with(parameter: str, function: Compute) -> Rule:
+    """The rule of a function of one parameter and the arrays."""
+    return lambda params, inputs, outputs: partial(function, params[parameter])
 
 
 def _split(params: Params, inputs: Avals, outputs: Avals) -> Compute:
@@ -240,11 +221,11 @@ RULES: dict[str, Rule] = {
     "slice": _slice,
     "squeeze": _squeeze,
     "expand_dims": _squeeze,
-    "transpose": _transpose,
-    "rev": _reverse,
-    "concatenate": _concatenate,
-    "stack": _stack,
-    "unstack": _unstack,
+    "transpose": _with("permutation", lambda order, x: np.transpose(x, order)),
+    "rev": _with("dimensions", lambda axes, x: np.flip(x, axes)),
+    "concatenate": _with("dimension", lambda axis, *parts: np.concatenate(parts, axis)),
+    "stack": _with("axis", lambda axis, *parts: np.stack(parts, axis)),
+    "unstack": _with("axis", lambda axis, x: list(np.moveaxis(x, axis, 0))),
     "split": _split,
     "pad": _pad,
     "dynamic_slice": _dynamic_slice,

@@ -196,6 +196,18 @@ def _logistic(x: Array) -> Array:
     return found
 
 
+_UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
+_SAME_NAME = (
+    *("abs", "sign", "square", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "conj"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil", "nextafter"),
+)
+_NUMPY_NAMES = {
+    **{"sub": "subtract", "neg": "negative", "max": "maximum", "min": "minimum", "rem": "fmod"},
+    **{"pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"},
+    **{"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "is_finite": "isfinite"},
+    **{"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater"},
+    **{"ge": "greater_equal", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
+}
 RULES: dict[str, Rule] = {
     "add": _logical(np.logical_or, np.add),
     "add_any": _always(np.add),
@@ -229,26 +241,7 @@ RULES: dict[str, Rule] = {
     "shift_left": _shift(np.left_shift),
     "shift_right_logical": _shift(np.right_shift),
     "shift_right_arithmetic": _shift(np.right_shift, signed=True),
-    **{
-        name: _always(compute)  # type: ignore[arg-type]
-        for name, compute in {
-            **{"sub": np.subtract, "neg": np.negative, "abs": np.abs, "sign": np.sign},
-            **{"max": np.maximum, "min": np.minimum, "rem": np.fmod, "pow": np.power},
-            **{"square": np.square, "sqrt": np.sqrt, "cbrt": np.cbrt, "exp": np.exp},
-            **{"exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p},
-            **{"sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos},
-            **{"atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh},
-            **{"tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh},
-            **{"floor": np.floor, "ceil": np.ceil, "is_finite": np.isfinite, "conj": np.conj},
-            **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
-            **{"gt": np.greater, "ge": np.greater_equal, "nextafter": np.nextafter},
-            **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
-            **{
-                "stop_gradient": _same,
-                "copy": _same,
-                "copy_p": _same,
-                "optimization_barrier": _same,
-            },
-        }.items()
-    },
+    **{name: _always(_same) for name in _UNCHANGED},
+    **{name: _always(getattr(np, name)) for name in _SAME_NAME},
+    **{name: _always(getattr(np, numpy_name)) for name, numpy_name in _NUMPY_NAMES.items()},
 }
