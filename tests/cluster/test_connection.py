@@ -14,7 +14,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.cluster import connection
-from firstlight.cluster.connection import Where, connected, parse
+from firstlight.cluster.connection import connected, parse
 from firstlight.cluster.errors import ClusterError, UnreachableError
 
 
@@ -32,14 +32,14 @@ def test_an_address_is_taken_as_ray_takes_it(
     text: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert parse(text) == Where(address)
+    assert parse(text) == address
 
 
 def test_ray_without_an_address_means_that_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    assert parse("ray") == Where("ray://head:10001")
+    assert parse("ray") == "ray://head:10001"
 
 
 @pytest.mark.parametrize("text", ["", "dask", "ray://", "ray:head", "ray://head:0", "ray:h:99999"])
@@ -100,7 +100,7 @@ def test_a_refusal_of_a_cluster_names_the_token_unless_it_is_set(
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with pytest.raises(UnreachableError, match=r"timeout.*RAY_AUTH_MODE=token"):
-        connection._start(ray, Where("ray://head:10001"), None)
+        connection._start(ray, "ray://head:10001", None)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(UnreachableError, match=r"timeout\.$"):
-        connection._start(ray, Where("ray://head:10001"), None)
+        connection._start(ray, "ray://head:10001", None)

@@ -162,7 +162,7 @@ def test_ray_serve_accepts_the_deployment_also_on_machines_elsewhere(
     assert found.runtime_env["env_vars"]["XLA_FLAGS"] == "--xla_flag"
     given: dict[str, Any] = {}
     monkeypatch.setattr(ray, "init", lambda **options: given.update(options))
-    connection._start(ray, connection.Where("ray://head:10001"), str(tmp_path))
+    connection._start(ray, "ray://head:10001", str(tmp_path))
     assert given["runtime_env"] == {"working_dir": str(tmp_path)}
 
 

@@ -113,7 +113,7 @@ def test_a_node_without_firstlight_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "firstlight.cluster.worker", None)
     host, answer = on_node()((), "name", [], (0, 0, 0, 1))
     assert isinstance(answer, str) and "firstlight.cluster.worker" in answer
-    assert "pip install" in str(nodes.mismatch(host, nodes.Missing(answer)))
+    assert "pip install" in str(nodes.mismatch(host, answer))
 
 
 def test_a_worker_with_other_versions_computes_nothing() -> None:
