@@ -209,14 +209,14 @@ def test_a_program_without_jax_loads_three_small_modules_and_so_do_its_children(
     }  # fmt: skip
 
 
-def test_off_is_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = compilation_cache.get_file_cache, jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("FIRSTLIGHT_CACHE", "off")
     enable(tmp_path / "cache")
     assert (compilation_cache.get_file_cache, jax.config.jax_compilation_cache_dir) == before
 
 
-def test_another_python_is_pointed_out(
+def test_exec_warns_of_a_python_without_firstlight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def executed(program: str, arguments: list[str]) -> None:

@@ -50,9 +50,7 @@ def lease(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("year", [1975, 2026, 2099])  # the clock of its host may be wrong
-def test_a_lease_that_nobody_renews_expires_by_the_clock_of_who_waits(
-    year: int, lease: Path
-) -> None:
+def test_a_lease_that_is_not_renewed_expires_by_the_waiters_clock(year: int, lease: Path) -> None:
     seconds = (year - 1970) * 365 * 86_400
     os.utime(lease, (seconds, seconds))
     waiting = Waiting()
@@ -61,7 +59,7 @@ def test_a_lease_that_nobody_renews_expires_by_the_clock_of_who_waits(
     assert not lease.exists()
 
 
-def test_a_lease_that_is_renewed_is_waited_for_whatever_its_time_says(lease: Path) -> None:
+def test_a_renewed_lease_is_waited_for_even_if_its_host_has_a_wrong_clock(lease: Path) -> None:
     def renew(now: float) -> None:
         os.utime(lease, (1e9 - 1000 * now, 1e9 - 1000 * now))  # a clock that runs backwards
         if now > 100:
@@ -72,7 +70,7 @@ def test_a_lease_that_is_renewed_is_waited_for_whatever_its_time_says(lease: Pat
     assert waiting.seconds > 100
 
 
-def test_a_compile_that_never_ends_is_not_waited_for_without_end(lease: Path) -> None:
+def test_the_wait_for_a_compile_is_bounded(lease: Path) -> None:
     waiting = Waiting(lambda now: os.utime(lease, (now, now)))
     assert waiting.leases().wait(str(lease)) is Waited.STILL_HELD
     assert MAX_WAIT_SECONDS < waiting.seconds < MAX_WAIT_SECONDS + 1
@@ -96,9 +94,7 @@ def test_a_holder_on_this_machine_that_has_ended_is_not_waited_for(lease: Path) 
     assert waiting.seconds == 0
 
 
-def test_a_process_that_does_nothing_renews_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_process_renews_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hung compile: its thread lives, and the process takes no processor time."""
     path = tmp_path / "lease"
     done = {"beats": 0, "seconds": 0.0}
@@ -136,7 +132,7 @@ def test_a_lease_ends_with_the_thread_that_holds_it(
     assert not path.exists()
 
 
-def test_who_was_taken_for_dead_does_not_release_the_lease_of_who_came_after(
+def test_a_process_whose_lease_expired_does_not_release_its_successors(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "lease"
@@ -150,7 +146,7 @@ def test_who_was_taken_for_dead_does_not_release_the_lease_of_who_came_after(
     assert not path.exists()
 
 
-def test_what_is_never_stored_is_compiled_by_all_at_once(entries: Entries) -> None:
+def test_a_program_that_is_never_stored_is_not_queued_for(entries: Entries) -> None:
     """A program with callbacks: the second one of the queue does not wait for a third."""
     first, third = Leases(), Leases()
     path = entries.path("key") + LEASE
@@ -167,7 +163,7 @@ def test_what_is_never_stored_is_compiled_by_all_at_once(entries: Entries) -> No
     third.release()
 
 
-def test_who_waits_goes_on_waiting_for_the_successor_of_a_process_that_was_killed(
+def test_waiters_go_on_waiting_for_the_successor_of_a_killed_process(
     entries: Entries,
 ) -> None:
     path = Path(entries.path("key") + LEASE)
@@ -186,7 +182,7 @@ def test_who_waits_goes_on_waiting_for_the_successor_of_a_process_that_was_kille
     assert waiting.seconds > 20
 
 
-def test_what_was_stored_between_look_and_lease_is_not_compiled_again(
+def test_a_program_stored_just_before_the_lease_was_taken_is_not_compiled_again(
     entries: Entries, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = entries.read
@@ -361,7 +357,7 @@ print(json.dumps({"wrong": wrong, "lines": total, **found}))
 """
 
 
-def test_a_compiler_killed_or_stopped_at_any_moment_blocks_nobody_and_leaves_no_torn_entry(
+def test_a_process_killed_or_stopped_at_any_line_blocks_nobody_and_leaves_no_torn_entry(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(

@@ -71,19 +71,13 @@ class Artifact:
         return not any(program.pickled_trees for program in self.programs)
 
 
-_BLOBS = ("executable", "before", "after", "pickled_trees")
-
-
 def to_bytes(artifact: Artifact) -> bytes:
     blobs: list[bytes] = []
     programs = []
     for program in artifact.programs:
-        parts = (program.executable, *program.pickled, program.pickled_trees)
+        fields = asdict(program)
+        parts = [fields.pop("executable"), *fields.pop("pickled"), fields.pop("pickled_trees")]
         blobs += parts
-        fields = {k: v for k, v in vars(program).items() if k not in (*_BLOBS, "pickled")}
-        fields["in_leaves"] = [asdict(leaf) for leaf in program.in_leaves]
-        fields["out_leaves"] = [asdict(leaf) for leaf in program.out_leaves]
-        fields["batch"] = program.batch and asdict(program.batch)
         programs.append({**fields, "bytes": [len(part) for part in parts]})
     head = {
         **{k: v for k, v in vars(artifact).items() if k not in ("place", "programs")},

@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 from firstlight.snapshot.trust import config_folder
 from firstlight.token_file import TokenError, read_token
 from firstlight.warmstart.inventory import Listed
-from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
+from firstlight.warmstart.sharing.place import (
+    MAX_ENTRY_BYTES,
+    LeaseState,
+    Place,
+    PlaceError,
+    Trouble,
+)
 
 #: Time without a byte: while a program waits, and after an upload. Time for a whole answer.
 _SILENCE_SECONDS, _STORING_SECONDS, _ANSWER_SECONDS = 3.0, 30.0, 60.0
@@ -39,7 +45,7 @@ def own_token() -> str:
         raise PlaceError(Trouble.UNUSABLE, str(error).rstrip(".")) from None
 
 
-class HttpPlace:
+class HttpPlace(Place):
     has_leases = True
 
     def __init__(self, url: str, token: str = "") -> None:

@@ -15,13 +15,7 @@ from urllib.parse import urlsplit
 from firstlight.warmstart import folder
 from firstlight.warmstart.inventory import Listed, entries_below, listed_entry
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES
-from firstlight.warmstart.sharing.place import (
-    MAX_ENTRY_BYTES,
-    LeaseState,
-    Place,
-    PlaceError,
-    Trouble,
-)
+from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, Place, PlaceError, Trouble
 
 _SECONDS, _LISTING_SECONDS = 20.0, 600.0
 
@@ -38,20 +32,7 @@ def place_at(url: str) -> Place:
     return ObjectPlace(url)
 
 
-class _WithoutLeases:
-    has_leases = False
-
-    def lease(self, name: str, action: str, holder: str) -> LeaseState:
-        return LeaseState.FREE
-
-    def counts(self) -> dict[str, int]:
-        return {}
-
-    def forget_connections(self) -> None:
-        pass
-
-
-class FolderPlace(_WithoutLeases):
+class FolderPlace(Place):
     """A folder that belongs to another user, or that others can write to."""
 
     def __init__(self, path: str) -> None:
@@ -102,7 +83,7 @@ class FolderPlace(_WithoutLeases):
                 os.chmod(path, mode)
 
 
-class ObjectPlace(_WithoutLeases):
+class ObjectPlace(Place):
     """An object store, or any other file system that fsspec supports."""
 
     def __init__(self, url: str) -> None:

@@ -8,16 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 _MAX_WAITING_BYTES = 1 << 28
 _LAST_SECONDS, _IDLE_SECONDS = 3.0, 5.0
-
-
-class _Upload(NamedTuple):
-    name: str
-    entry: bytes
-    lease: str | None
 
 
 class Uploads:
@@ -33,7 +26,7 @@ class Uploads:
 
     def _forget(self) -> None:
         """Start empty: a process that forks sends its own uploads itself."""
-        self._waiting: list[_Upload] = []
+        self._waiting: list[tuple[str, bytes, str | None]] = []
         self._is_running = False
         self._is_flushed_at_end = False
         self._changed = threading.Condition()
@@ -41,9 +34,9 @@ class Uploads:
     def add(self, name: str, entry: bytes, lease: str | None) -> None:
         """Send an entry soon; if too much is waiting, only release its lease."""
         with self._changed:
-            if sum(len(u.entry) for u in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
+            if sum(len(e) for _, e, _ in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
                 name, entry = "", b""
-            self._waiting.append(_Upload(name, entry, lease))
+            self._waiting.append((name, entry, lease))
             self._changed.notify_all()
             self._flush_at_end_of_worker()
             if not self._is_running:

@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from firstlight.warmstart.tiers import remembered
@@ -42,24 +41,9 @@ def tiered(f: Callable[P, R], **jit_options: object) -> Tiered[P, R]:
     return Tiered(f, jit_options)
 
 
-@dataclass(frozen=True)
-class _Static:
-    """The arguments that are part of the program, by position and by name."""
-
-    positions: frozenset[int]
-    names: frozenset[str]
-
-    def without(
-        self, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments without the static ones."""
-        return (
-            tuple(arg for i, arg in enumerate(args) if i not in self.positions),
-            {name: value for name, value in kwargs.items() if name not in self.names},
-        )
-
-
-def static_arguments(f: Callable[..., object], jit_options: dict[str, Any]) -> _Static:
+def _static_arguments(
+    f: Callable[..., object], jit_options: dict[str, Any]
+) -> tuple[set[int], set[str]]:
     """Static arguments as `jax.jit` sees them: positions imply names, and names positions."""
     numbers, names = jit_options.get("static_argnums"), jit_options.get("static_argnames")
     positions = {numbers} if isinstance(numbers, int) else {*(numbers or ())}
@@ -73,7 +57,7 @@ def static_arguments(f: Callable[..., object], jit_options: dict[str, Any]) -> _
         if i in positions or name in named:
             positions.add(i)
             named.add(name)
-    return _Static(frozenset(positions), frozenset(named))
+    return positions, named
 
 
 class _NewSignatureError(Exception):
@@ -94,7 +78,7 @@ class Tiered(Generic[P, R]):
         #: Whether calls may go to JAX directly. It would compile signatures that are not settled.
         self._is_settled = False
         self._is_slower = False  # whether NumPy was slower than the compiler for some signature
-        self._static = static_arguments(f, jit_options)
+        self._static_positions, self._static_names = _static_arguments(f, jit_options)
 
         @functools.wraps(f)
         def traced(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -131,7 +115,9 @@ class Tiered(Generic[P, R]):
     def _answer(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         import jax
 
-        leaves = jax.tree_util.tree_leaves(self._static.without(args, kwargs))
+        given = [arg for i, arg in enumerate(args) if i not in self._static_positions]
+        named = {name: value for name, value in kwargs.items() if name not in self._static_names}
+        leaves = jax.tree_util.tree_leaves((given, named))
         with self._tracing():
             if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 return self._jitted(*args, **kwargs)
