@@ -22,7 +22,7 @@ from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntr
 from firstlight.warmstart.cache_server.server import Access, CacheServer, Tokens
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
-from firstlight.warmstart.sharing.place import LeaseState, PlaceError
+from firstlight.warmstart.sharing.place import LeaseState, PlaceError, Trouble
 from firstlight.warmstart.signing import Signatures
 
 Serve = Callable[..., CacheServer]
@@ -53,6 +53,13 @@ def test_only_signed_entries_of_their_own_name_are_stored(
     assert asked(served, "GET", path) == 404
     assert asked(served, "PUT", path, entry) == 201
     assert HttpPlace(served.url).fetch(NAME) == entry
+
+
+def test_an_entry_that_is_too_large_is_refused_and_not_blamed_on_the_server(serve: Serve) -> None:
+    """Although the server closes the connection while the client is still sending."""
+    with pytest.raises(PlaceError, match="the entry is too large") as refused:
+        HttpPlace(serve().url).store(NAME, bytes(2**24))
+    assert refused.value.trouble is Trouble.REFUSED
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Submits pieces of work to a Ray cluster, and again when a node is lost.
 
-Ray could retry by itself. Retrying here reports when no node is left, bounds how often a piece may
+Ray itself could retry. Retrying here reports when no node is left, bounds how often a piece may
 crash its worker, and stores every result before it waits for the next one.
 """
 

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -45,7 +45,7 @@ def _versions(kind: str) -> str:
 
 
 def build(
-    manifest: Manifest, cache: str, jobs: int, on_built: Callable[[Built], None] = lambda _: None
+    manifest: Manifest, cache: str, jobs: int, on_built: Callable[[Built], None]
 ) -> list[Built]:
     """Compile every program; programs with different XLA flags in different processes."""
     here = kind_here()
@@ -91,14 +91,10 @@ def _built(
                 built.append(one)
                 on_built(one)
 
-    threads = [threading.Thread(target=work) for _ in range(min(jobs, len(programs)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    missing = len(programs) - len(built)
-    if missing:
-        raise ManifestError(f"{missing} programs were not compiled: the processes ended early.")
+    workers = min(jobs, len(programs))
+    with ThreadPoolExecutor(workers) as pool:
+        for running in [pool.submit(work) for _ in range(workers)]:
+            running.result()  # raises what went wrong in the thread
     return built
 
 

@@ -174,10 +174,10 @@ class Frozen:
             rows = {leaves[i][0][0] for i in inputs or () if i < len(leaves) and leaves[i][0]}
             if inputs and len(rows) != 1:
                 continue
-            least = max(rows, default=0)
+            needed = max(rows, default=0)
             for program in self._programs.get((static, shape, *_any_rows(leaves, inputs)), ()):
-                if program.batch is None or 0 < least <= program.batch.rows:
-                    self._found[key] = self._executable(program), least
+                if program.batch is None or 0 < needed <= program.batch.rows:
+                    self._found[key] = self._executable(program), needed
                     return self._found[key]
         return None
 

@@ -186,7 +186,12 @@ def _sent(
         return connection.getresponse()
     # In chunks: the time limit applies to each of them, not to the whole body.
     chunks = (body[at : at + _CHUNK_BYTES] for at in range(0, len(body), _CHUNK_BYTES))
-    connection.request(method, path, chunks, {**headers, "Content-Length": str(len(body))})
+    try:
+        connection.request(method, path, chunks, {**headers, "Content-Length": str(len(body))})
+    except (BrokenPipeError, ConnectionResetError):
+        # A server that refuses the body answers, and closes before it has been sent.
+        if connection.sock is None:
+            raise
     if body:
         connection.sock.settimeout(_STORING_SECONDS)
     response = connection.getresponse()

@@ -7,23 +7,25 @@ compiled here are signed and sent in the background. A place that fails is not a
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from firstlight.errors import FirstlightError
 from firstlight.warmstart import sealed
 from firstlight.warmstart.entries import name_of
-from firstlight.warmstart.leases import MAX_WAIT_SECONDS
+from firstlight.warmstart.leases import MAX_WAIT_SECONDS, HeldLeases
 from firstlight.warmstart.sharing.place import LeaseState, Place, PlaceError, Trouble
 from firstlight.warmstart.sharing.places import place_at
-from firstlight.warmstart.sharing.server_leases import ServerLeases
 from firstlight.warmstart.sharing.uploads import Uploads
 from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
 from firstlight.warmstart.warning import warn
 
 #: How long a place that failed is not asked again: the first time, and at most.
-_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 20.0, 600.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.25
+_FIRST_REST_SECONDS, _MAX_REST_SECONDS = 20.0, 600.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 0.25
 _COMPILES = "Programs are compiled here and kept on this machine"
 _WHAT_TO_DO = {
     Trouble.DOWN: f"{_COMPILES}; it is tried again later. Once it answers, `firstlight cache push` "
@@ -149,7 +151,7 @@ class Shared:
                 return None
             on_progress()
             self._sleep(pause)
-            pause = min(1.3 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(1.3 * pause, _MAX_PAUSE_SECONDS)
         return None
 
     def _upload(self, name: str, entry: bytes, lease: str | None) -> None:
@@ -169,7 +171,7 @@ class Shared:
             self._may_write = False
         elif error.trouble is Trouble.DOWN:
             self._rests_until = self._clock() + self._rest_seconds
-            self._rest_seconds = min(2 * self._rest_seconds, _LONGEST_REST_SECONDS)
+            self._rest_seconds = min(2 * self._rest_seconds, _MAX_REST_SECONDS)
         elif error.trouble is not Trouble.REFUSED:
             self._rests_until = float("inf")
         what = "nothing more is sent to" if writing and not self._may_write else "trouble with"
@@ -180,3 +182,55 @@ class Shared:
         if kind not in self._warned:
             self._warned.add(kind)
             warn(text)
+
+
+@dataclass(frozen=True)
+class _Lease:
+    place: Place
+    name: str
+    key: str
+    holder: threading.Thread | None
+
+    def renew(self) -> None:
+        with suppress(PlaceError):
+            self.place.lease(self.name, "renew", self.key)
+
+    def release(self) -> None:
+        with suppress(PlaceError):  # then it expires
+            self.place.lease(self.name, "release", self.key)
+
+
+class ServerLeases:
+    """This process's leases at a server; each thread compiles one program at a time.
+
+    They expire by the server's clock, so clocks need not agree.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._held = HeldLeases[_Lease]()
+        self._of_thread = threading.local()
+
+    def ask(self, name: str, may_compile: bool) -> LeaseState:
+        """The state of a program; GRANTED: this thread is to compile it while others wait."""
+        self.end(self.hand_over())  # of a program that was looked for and not compiled
+        if not may_compile:
+            return self._place.lease(name, "look", "")
+        key = os.urandom(16).hex()
+        state = self._place.lease(name, "take", key)
+        if state is LeaseState.GRANTED:
+            self._of_thread.key = key
+            self._held.hold(key, _Lease(self._place, name, key, threading.current_thread()))
+        return state
+
+    def hand_over(self) -> str | None:
+        """Detach the lease from this thread; the caller passes its key to `end`."""
+        key: str | None = getattr(self._of_thread, "key", None)
+        self._of_thread.key = None
+        if (lease := self._held[key]) is not None:
+            self._held.hold(key, replace(lease, holder=None))
+        return key
+
+    def end(self, key: str | None) -> None:
+        """Give a lease back."""
+        self._held.release(key)
