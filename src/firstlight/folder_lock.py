@@ -1,4 +1,4 @@
-"""A folder that one process works in at a time."""
+"""A lock that lets one process at a time work in a folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import IO
 
 
 def hold(folder: Path) -> IO[bytes] | None:
-    """Hold a folder until this file is closed or the process ends; None: another one holds it."""
-    lock = open(folder / ".lock", "ab")  # noqa: SIM115 (held until it is closed)
+    """Lock a folder until the returned file is closed or the process ends; None if it is locked."""
+    lock = open(folder / ".lock", "ab")  # noqa: SIM115 (the lock lasts until it is closed)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""The token that clients have to send."""
+"""Files with the tokens that clients send."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ import stat
 
 from firstlight.errors import FirstlightError
 
-_MIN_LENGTH = 16
+_MIN_LENGTH, _MAX_LENGTH, _MAX_BYTES = 16, 4096, 1 << 20
 
 
 class TokenError(FirstlightError):
-    """A file from which no token is taken."""
+    """A file of tokens that cannot be used."""
 
 
 def read_token(path: str) -> bytes:
-    """The only line of a file that nobody but its owner can read."""
+    """The only line of a file that only its owner can read."""
+    return _checked(_private_content(path).strip(), path)
+
+
+def read_tokens(path: str) -> tuple[str, ...]:
+    """One token per line of such a file; empty lines and those that begin with # are left out."""
+    lines = [line.strip() for line in _private_content(path).splitlines()]
+    found = [_checked(line, path) for line in lines if not line.startswith(b"#") and line]
+    if not found:
+        raise TokenError(f"{path}: there is no token in this file.")
+    return tuple(token.decode() for token in found)
+
+
+def _private_content(path: str) -> bytes:
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -24,10 +37,13 @@ def read_token(path: str) -> bytes:
             raise TokenError(
                 f"{path} can be read by others: chmod 600 {path}, and renew the token."
             )
-        token = file.read(4097).strip()
-    if not _MIN_LENGTH <= len(token) <= 4096 or any(not 33 <= byte <= 126 for byte in token):
+        return file.read(_MAX_BYTES)
+
+
+def _checked(token: bytes, path: str) -> bytes:
+    if not _MIN_LENGTH <= len(token) <= _MAX_LENGTH or any(not 33 <= b <= 126 for b in token):
         raise TokenError(
-            f"{path}: a token is {_MIN_LENGTH} to 4096 printable characters on one line. Make one: "
-            f"python -c 'import secrets; print(secrets.token_urlsafe(32))'."
+            f"{path}: a token is {_MIN_LENGTH} to {_MAX_LENGTH} printable characters on one line. "
+            "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
         )
     return token

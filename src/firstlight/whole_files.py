@@ -1,4 +1,4 @@
-"""Files written whole or not at all: what a trace needs of it, without the records of runs."""
+"""Atomic writes: a file is written whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 as `write_bytes` does."""
+    """`write_bytes` for text, as UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write to a temporary name beside `path`, then rename.
 
-    What is no file (a pipe, a device) is written to as it is; of a link, what it points to.
+    A pipe or a device is written to directly; a link is followed.
     """
     path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file():
@@ -22,7 +22,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             with open(path, "wb") as file:
                 file.write(data)
         except OSError as error:
-            error.filename = str(path)  # a write does not say where
+            error.filename = str(path)  # errors of `write` do not name the file
             raise
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -59,7 +59,7 @@ def test_toys_are_the_same_however_they_are_cut(model: hf.Model) -> None:
         assert np.array_equal(part.data, whole.data[begin:end])
 
 
-def test_toys_are_drawn_at_the_same_digits_whatever_was_compiled_before(
+def test_toys_do_not_depend_on_what_was_compiled_before(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In a process that has compiled fits, a checkpoint of another process must still fit.
@@ -71,7 +71,7 @@ def test_toys_are_drawn_at_the_same_digits_whatever_was_compiled_before(
     assert np.array_equal(before.theta, after.theta) and np.array_equal(before.main, after.main)
 
 
-def test_more_toys_begin_with_the_same_ones(model: hf.Model) -> None:
+def test_the_first_toys_do_not_depend_on_their_number(model: hf.Model) -> None:
     few, many = hf.toys(model, 5, 3), hf.toys(model, 12, 3)
     assert np.array_equal(few.data, many.data[:5])
 
@@ -134,7 +134,7 @@ def test_a_damaged_piece_is_named_and_can_be_computed_again(
     assert np.array_equal(found.values, hf.toys(model, 40, 7).values)
 
 
-def test_a_piece_of_another_checkpoint_is_not_taken_for_one_of_this(
+def test_a_piece_of_another_checkpoint_is_refused(
     model: hf.Model, interrupted: Callable[[], Path], tmp_path: Path
 ) -> None:
     path = interrupted()
@@ -144,7 +144,7 @@ def test_a_piece_of_another_checkpoint_is_not_taken_for_one_of_this(
         cluster.toys(model, 40, 7, checkpoint=path, resume=True)
 
 
-def test_what_a_kill_left_unfinished_is_no_piece(
+def test_a_piece_left_unfinished_by_a_kill_is_computed_again(
     model: hf.Model, interrupted: Callable[[], Path]
 ) -> None:
     path = interrupted()
@@ -154,7 +154,7 @@ def test_what_a_kill_left_unfinished_is_no_piece(
     assert np.array_equal(found.values, hf.toys(model, 40, 7).values) and not torn.exists()
 
 
-def test_a_folder_that_holds_something_is_not_written_into(model: hf.Model, tmp_path: Path) -> None:
+def test_a_checkpoint_needs_an_empty_folder(model: hf.Model, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="exists and is not empty"):
         cluster.toys(model, 8, checkpoint=tmp_path)

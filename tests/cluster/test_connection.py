@@ -14,7 +14,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.cluster import connection
-from firstlight.cluster.connection import Where, connected, parse
+from firstlight.cluster.connection import connected, parse
 from firstlight.cluster.errors import ClusterError, UnreachableError
 
 
@@ -28,22 +28,22 @@ from firstlight.cluster.errors import ClusterError, UnreachableError
         ("ray://[::1]:10001", "ray://[::1]:10001"),
     ],
 )
-def test_an_address_is_taken_as_ray_takes_it(
+def test_addresses_are_passed_on_as_ray_takes_them(
     text: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert parse(text) == Where(address)
+    assert parse(text) == address
 
 
-def test_ray_without_an_address_means_that_of_the_environment(
+def test_ray_without_an_address_means_that_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    assert parse("ray") == Where("ray://head:10001")
+    assert parse("ray") == "ray://head:10001"
 
 
 @pytest.mark.parametrize("text", ["", "dask", "ray://", "ray:head", "ray://head:0", "ray:h:99999"])
-def test_what_is_no_address_is_refused_with_the_forms_there_are(text: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ClusterError, match=r"ray://HOST:PORT"):
         parse(text)
 
@@ -68,7 +68,7 @@ def test_without_ray_the_message_names_the_extra_and_the_exit_code_is_2(
     assert "pip install 'firstlight[ray]'" in capsys.readouterr().err
 
 
-def test_sigterm_stays_with_this_process_whatever_ray_does_to_it(
+def test_ray_does_not_replace_this_processs_sigterm_handler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ray, seen = pytest.importorskip("ray"), list[int]()
@@ -89,7 +89,7 @@ def test_sigterm_stays_with_this_process_whatever_ray_does_to_it(
     assert seen == [signal.SIGTERM]
 
 
-def test_a_refusal_of_a_cluster_names_the_token_unless_it_is_set(
+def test_an_unreachable_cluster_hints_at_the_token_unless_it_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ray = pytest.importorskip("ray")
@@ -100,7 +100,7 @@ def test_a_refusal_of_a_cluster_names_the_token_unless_it_is_set(
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with pytest.raises(UnreachableError, match=r"timeout.*RAY_AUTH_MODE=token"):
-        connection._start(ray, Where("ray://head:10001"), None)
+        connection._start(ray, "ray://head:10001", None)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(UnreachableError, match=r"timeout\.$"):
-        connection._start(ray, Where("ray://head:10001"), None)
+        connection._start(ray, "ray://head:10001", None)

@@ -82,7 +82,7 @@ def test_grids_and_limits_on_a_cluster_print_the_same_json(
     for command in (
         ("scan", workspace, "--points", 5),
         ("cls", workspace, "--mu", 0.5, 1),
-        ("toys", workspace, "-n", 20, "--cls", 1),
+        ("toys", workspace, "-n", 10, "--cls", 1),
         ("limit", background, "--all-patches", patchset),
     ):
         what = ("hf", *command, "--json")

@@ -88,10 +88,10 @@ def test_one_address_has_the_metrics_of_every_replica(server: Running) -> None:
 def test_a_killed_replica_costs_no_request_and_its_successor_compiles_nothing(
     server: Running,
 ) -> None:
-    """Four clients ask on and on, and repeat nothing; a replica is killed meanwhile."""
+    """Two clients keep asking, and repeat nothing; a replica is killed meanwhile."""
     process = int(server.replicas[0].split("process ")[1].split(":")[0])
     killed, done, wrong = threading.Event(), threading.Event(), list[Any]()
-    answered = [0] * 4
+    answered = [0] * 2
 
     def client(number: int) -> None:
         draw = np.random.default_rng(number)
@@ -105,7 +105,7 @@ def test_a_killed_replica_costs_no_request_and_its_successor_compiles_nothing(
                 killed.set()
                 os.kill(process, signal.SIGKILL)
 
-    clients = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+    clients = [threading.Thread(target=client, args=(i,)) for i in range(2)]
     for thread in clients:
         thread.start()
     successor = server.until("executables compiled")
@@ -118,7 +118,7 @@ def test_a_killed_replica_costs_no_request_and_its_successor_compiles_nothing(
 
 def test_sigterm_answers_what_has_arrived_and_exits_with_0(server: Running) -> None:
     """The last one: it ends the server."""
-    steps, found = 300_000_000, []
+    steps, found = 100_000_000, []
     thread = threading.Thread(
         target=lambda: found.append(server.ask("POST", "/models/count", {"steps": [steps]}))
     )
@@ -162,7 +162,7 @@ def test_ray_serve_accepts_the_deployment_also_on_machines_elsewhere(
     assert found.runtime_env["env_vars"]["XLA_FLAGS"] == "--xla_flag"
     given: dict[str, Any] = {}
     monkeypatch.setattr(ray, "init", lambda **options: given.update(options))
-    connection._start(ray, connection.Where("ray://head:10001"), str(tmp_path))
+    connection._start(ray, "ray://head:10001", str(tmp_path))
     assert given["runtime_env"] == {"working_dir": str(tmp_path)}
 
 

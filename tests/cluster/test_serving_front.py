@@ -119,7 +119,7 @@ def test_requests_and_answers_are_passed_on_whole() -> None:
     run_in(body)
 
 
-def test_what_a_replica_leaves_behind_is_answered_by_another() -> None:
+def test_a_request_lost_by_a_replica_is_answered_by_another() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.open(dying=lambda _: None, living=answering(b"result"))
         for _ in range(4):
@@ -141,7 +141,7 @@ def test_requests_that_no_replica_survives_end_with_503() -> None:
     run_in(body)
 
 
-def test_a_client_that_leaves_is_left_by_the_replica() -> None:
+def test_the_connection_to_the_replica_is_reset_when_the_client_leaves() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.open(slow=lambda _: b"")
         sweeping = asyncio.ensure_future(cluster.front.drop_abandoned())

@@ -63,7 +63,7 @@ def run(cluster: FakeCluster, pieces: list[int], **options: Any) -> dict[int, An
 LOST = ray.exceptions.NodeDiedError("the node died")
 
 
-def test_a_piece_that_is_lost_with_its_node_is_handed_out_again() -> None:
+def test_a_piece_lost_with_its_node_is_submitted_again() -> None:
     cluster = FakeCluster({1: [LOST, "one"], 2: ["two"], 3: [LOST, LOST, "three"]})
     assert run(cluster, [1, 2, 3]) == {1: "one", 2: "two", 3: "three"}
     assert sorted(cluster.submitted) == [1, 1, 2, 3, 3, 3]
@@ -86,7 +86,7 @@ def test_without_nodes_the_work_is_given_up_after_a_while(monkeypatch: pytest.Mo
     assert cluster.cancelled == [1]
 
 
-def test_no_more_pieces_are_under_way_than_the_nodes_can_take() -> None:
+def test_at_most_two_pieces_per_core_are_in_flight() -> None:
     cluster = FakeCluster({i: [i] for i in range(20)}, cores=3)
     most = 0
     submit = cluster.submit
@@ -102,7 +102,7 @@ def test_no_more_pieces_are_under_way_than_the_nodes_can_take() -> None:
     assert sorted(kept) == list(range(20)) and most == 6
 
 
-def test_a_node_with_other_versions_is_named_with_what_differs() -> None:
+def test_the_error_for_other_versions_names_the_node_and_the_difference() -> None:
     other = tuple((n, "0.0.0" if n == "firstlight" else v) for n, v in nodes.versions())
     error = nodes.mismatch("node7", other)
     assert isinstance(error, NodeMismatchError)
@@ -113,7 +113,7 @@ def test_a_node_without_firstlight_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "firstlight.cluster.worker", None)
     host, answer = on_node()((), "name", [], (0, 0, 0, 1))
     assert isinstance(answer, str) and "firstlight.cluster.worker" in answer
-    assert "pip install" in str(nodes.mismatch(host, nodes.Missing(answer)))
+    assert "pip install" in str(nodes.mismatch(host, answer))
 
 
 def test_a_worker_with_other_versions_computes_nothing() -> None:
@@ -134,7 +134,7 @@ def test_a_measured_process_finds_nothing_of_ray_in_its_environment() -> None:
     assert without_ray({"LD_PRELOAD": "/venv/ray/core/libjemalloc.so"}) == {}
 
 
-def test_a_measured_process_gives_way_no_more_than_its_node() -> None:
+def test_a_measured_process_has_the_niceness_of_its_node() -> None:
     code = "import os; from firstlight.cluster.slots import take_niceness_of_parent as take\n"
     code += "take(); print(os.getpriority(os.PRIO_PROCESS, 0))"
     done = subprocess.run(

@@ -20,8 +20,9 @@ from firstlight.losses import LossError
 from firstlight.torch import SignificanceLoss, SoftHistogram, sum_over_ranks
 
 EDGES = torch.linspace(0.2, 0.8, 4)
-#: Events of each rank: uneven, and the last rank has none.
-EVENTS = {2: (40, 9), 3: (31, 12, 0)}
+ALONE = "a group of one of two ranks"
+#: Events of each rank, by case.
+EVENTS = {"uneven": (40, 9), "none on one rank": (31, 0), ALONE: (40,)}
 
 
 def workspace() -> dict[str, Any]:
@@ -56,8 +57,8 @@ def gradient(net: torch.nn.Module, events: torch.Tensor, histogram: Any) -> torc
     return torch.cat([p.grad.flatten() for p in net.parameters()])
 
 
-def compared(rank: int, ranks: int, group: Any) -> dict[str, float]:
-    sizes = EVENTS[ranks]
+def compared(rank: int, case: str, group: Any) -> dict[str, float]:
+    sizes = EVENTS[case]
     events = torch.randn((sum(sizes), 2), generator=torch.Generator().manual_seed(2)).double()
     mine = events.split(sizes)[rank]
     found = {}
@@ -86,10 +87,10 @@ def refused(group: Any) -> bool:
 def main() -> None:
     rank, ranks, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
-    pair = dist.new_group([0, 1])
-    found = {"3": compared(rank, ranks, dist.group.WORLD)}
-    if rank < 2:
-        found["2"] = compared(rank, 2, pair)
+    alone = dist.new_group([0])
+    found = {case: compared(rank, case, dist.group.WORLD) for case in EVENTS if case != ALONE}
+    if rank == 0:
+        found[ALONE] = compared(rank, ALONE, alone)
     agreed = torch.tensor(float(refused(dist.group.WORLD)))
     dist.all_reduce(agreed)
     if rank == 0:

@@ -14,12 +14,12 @@ import torch
 from firstlight.losses import LossError
 from firstlight.torch import SoftHistogram, sum_over_ranks
 
-RANKS = 3
+RANKS = 2
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Three real processes; a group of two of them is the other case."""
+    """Two real processes."""
     file = tmp_path_factory.mktemp("ranks") / "meeting"
     script = Path(__file__).with_name("on_ranks.py")
     ranks = [
@@ -38,14 +38,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", ["2", "3"])
-def test_the_averaged_gradient_is_that_of_all_events_in_one_process(
-    found: dict[str, Any], ranks: str
+@pytest.mark.parametrize("case", ["uneven", "none on one rank", "a group of one of two ranks"])
+def test_the_averaged_gradient_is_that_of_all_events_of_the_group_in_one_process(
+    found: dict[str, Any], case: str
 ) -> None:
-    """With different numbers of events on each rank; of three ranks, one has none."""
-    assert found[ranks]["size"] > 0.1
-    assert found[ranks]["histogram"] < 1e-12
-    assert found[ranks].get("sum", 0.0) < 1e-12
+    assert found[case]["size"] > 0.1
+    assert found[case]["histogram"] < 1e-12
+    assert case == "none on one rank" or found[case]["sum"] < 1e-12
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_a_gradient_that_is_taken_on_each_device_is_checked_under_watch(
 
 
 @pytest.mark.parametrize("devices", [0, 10**6, "cpu", [], ["cpu:0"], True])
-def test_what_is_no_device_is_refused(devices: Any) -> None:
+def test_invalid_devices_are_refused(devices: Any) -> None:
     """Also where there is too little to do for any."""
     model = hf.load(synthetic.preset("complex-8p"))
     with pytest.raises(hf.ModelError, match="devices"):

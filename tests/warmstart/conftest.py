@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from firstlight.snapshot.keys import PrivateKey, generate, load_private
-from firstlight.warmstart.cache_server.access import Tokens
 from firstlight.warmstart.cache_server.served_entries import ServedEntries
-from firstlight.warmstart.cache_server.server import CacheServer
+from firstlight.warmstart.cache_server.server import CacheServer, Tokens
 from firstlight.warmstart.entries import Entries
 from firstlight.warmstart.leases import Leases
 from firstlight.warmstart.signing import Signatures

@@ -69,7 +69,9 @@ def test_ls_and_stats_list_every_entry_the_last_used_first(cache: Path, capsys: 
     assert "jit_step" in text and "jax 0.10.2, py3.11, 012345" in text
 
 
-def test_names_out_of_an_entry_cannot_steer_the_terminal(tmp_path: Path, capsys: Printed) -> None:
+def test_names_in_an_entry_cannot_send_control_sequences_to_the_terminal(
+    tmp_path: Path, capsys: Printed
+) -> None:
     entries = Entries(folder.opened(str(tmp_path)), KIND, 2**30)
     name = {"function": "\x1b[2Jf", "shapes": "[bold]x"}
     entries.keep("k", sealed.seal(KIND, "k", b"", json.dumps(name).encode()))
@@ -160,12 +162,12 @@ def entry(kind: str = KIND, key: str = "jit_step-1", **more: Any) -> Listed:
         (entry(key="jit_step-other"), Part.OTHER, ""),
     ],
 )  # fmt: skip
-def test_each_part_of_a_key_is_told_apart(other: Listed, part: Part, words: str) -> None:
+def test_differences_name_the_part_of_the_key(other: Listed, part: Part, words: str) -> None:
     (difference,) = differences(entry(), other)
     assert difference.part is part and words in difference.second
 
 
-def test_equal_keys_differ_in_nothing() -> None:
+def test_equal_keys_have_no_differences() -> None:
     assert differences(entry(), entry()) == []
     assert compiles_of("<lambda>", [entry(function="jit__lambda")])
 

@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from jax._src import compilation_cache
 
 from firstlight.cli import main
+from firstlight.warmstart import enable
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +76,7 @@ def test_the_second_run_compiles_nothing_also_where_the_folder_was_moved(
 def test_processes_that_start_together_compile_each_program_exactly_once(
     write: Write, tmp_path: Path
 ) -> None:
-    """Three real ones; `test_leases` has eight, which do not take a second each to import JAX."""
+    """Two real ones; `test_leases` has eight, which do not take a second each to import JAX."""
     write("fits.py", FITS)
     command = [sys.executable, "-m", "firstlight", "exec", "--cache", "cache"]
     processes = [
@@ -84,7 +87,7 @@ def test_processes_that_start_together_compile_each_program_exactly_once(
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     for process in processes:
         process.stdin.close()  # type: ignore[union-attr]
@@ -98,23 +101,8 @@ def test_processes_that_start_together_compile_each_program_exactly_once(
     assert all(run[1] == run[2] + run[3] for run in runs)
 
 
-def test_a_program_answers_where_its_cache_cannot_be_used_after_one_warning(
-    execute: Program, write: Write, tmp_path: Path
-) -> None:
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
-    write("fits.py", FITS)
-    write("limited.py", limit + FITS)
-    write("file", "")
-    cases = (("fits.py", "file", "is not a folder"), ("limited.py", "new", "File too large"))
-    for program, cache, why in cases:
-        done = execute(sys.executable, "-B", program, cache=cache, input="")
-        answer, _, hits, _ = counted(done.stdout)
-        assert answer > 0 and hits == 0
-        assert done.stderr.count("firstlight: compilation cache") == 1 and why in done.stderr
-
-
 PARTS = """
-import sys
+import resource, sys
 import firstlight
 
 firstlight.warmstart.enable("cache")
@@ -146,20 +134,44 @@ compilation_cache.reset_cache()
 firstlight.warmstart.enable("again")
 jax.jit(lambda x: x + 2)(x)
 print(type(compilation_cache._cache).__module__, *glob("again/*"), *glob("of the program*"))
+open("file", "w").close()
+firstlight.warmstart.enable("file")
+assert jax.jit(lambda x: x + 3)(x).sum() == 12
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+firstlight.warmstart.enable("full disk")
+assert jax.jit(lambda x: x + 4)(x).sum() == jax.jit(lambda x: x + 5)(x).sum() - 3
 """
 
 
-def test_no_lease_outlasts_a_compile_that_fails_or_is_not_stored_and_enable_comes_again(
-    write: Write, tmp_path: Path
-) -> None:
-    write("parts.py", PARTS)
-    done = subprocess.run(
-        [sys.executable, "parts.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    """What PARTS prints, and its warnings: one process, because JAX takes a second to import."""
+    folder = tmp_path_factory.mktemp("parts")
+    (folder / "parts.py").write_text(PARTS)
+    command = [sys.executable, "-B", "parts.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    failed, leases, made = done.stdout.splitlines()
-    assert (failed, leases) == ("JaxRuntimeError", "[]")
-    assert made == "firstlight.warmstart.store again/compiled-2"
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_no_lease_outlasts_a_compile_that_fails_or_is_not_stored(
+    parts: tuple[list[str], list[str]],
+) -> None:
+    assert parts[0][:2] == ["JaxRuntimeError", "[]"]
+
+
+def test_a_later_enable_replaces_the_folder_that_the_program_has_set(
+    parts: tuple[list[str], list[str]],
+) -> None:
+    assert parts[0][2:] == ["firstlight.warmstart.store again/compiled-2"]
+
+
+def test_a_program_answers_where_its_cache_cannot_be_used_after_one_warning(
+    parts: tuple[list[str], list[str]],
+) -> None:
+    said = [line for line in parts[1] if "firstlight: compilation cache" in line]
+    assert len(said) == 2, parts[1]
+    assert "is not a folder" in said[0] and "File too large" in said[1]
 
 
 def test_a_program_has_its_own_arguments_input_exit_code_and_signals(
@@ -197,15 +209,14 @@ def test_a_program_without_jax_loads_three_small_modules_and_so_do_its_children(
     }  # fmt: skip
 
 
-def test_off_is_off(execute: Program, write: Write, tmp_path: Path) -> None:
-    write("fits.py", FITS)
-    environment = {**os.environ, "FIRSTLIGHT_CACHE": "off"}
-    done = execute(sys.executable, "fits.py", input="", env=environment)
-    assert counted(done.stdout)[2:] == (0, 0)
-    assert not (tmp_path / "cache").exists()
+def test_the_cache_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = compilation_cache.get_file_cache, jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("FIRSTLIGHT_CACHE", "off")
+    enable(tmp_path / "cache")
+    assert (compilation_cache.get_file_cache, jax.config.jax_compilation_cache_dir) == before
 
 
-def test_another_python_is_pointed_out(
+def test_exec_warns_of_a_python_without_firstlight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def executed(program: str, arguments: list[str]) -> None:

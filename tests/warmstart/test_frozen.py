@@ -154,7 +154,7 @@ def test_a_call_that_was_not_frozen_names_those_that_were(solver: Path) -> None:
     assert load(solver, original=solve)(example(5)).slope.shape == (5,)
 
 
-def test_a_transformation_is_told_what_to_freeze_or_uses_the_original(solver: Path) -> None:
+def test_a_transformation_names_what_to_freeze_or_uses_the_original(solver: Path) -> None:
     def total(function: Any) -> Any:
         return lambda right: function({"matrix": example(3)["matrix"], "right": right}).intercept[0]
 
@@ -185,7 +185,7 @@ def test_elsewhere_it_refuses_with_the_reason_or_calls_the_original(
     assert instead(example(3)) == "the original"
 
 
-def test_it_refuses_another_precision_where_jax_would_feel_it(solver: Path) -> None:
+def test_another_precision_is_refused_when_run_with_jax(solver: Path) -> None:
     with jax.enable_x64(False), pytest.raises(DoesNotBelongError, match="jax_enable_x64 is False"):
         load(solver)
 

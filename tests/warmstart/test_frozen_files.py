@@ -66,19 +66,19 @@ def test_a_signed_file_may_come_from_anywhere_once_its_signer_is_trusted_for_pro
         opened(path)
 
 
-def test_the_own_key_signs_by_itself_and_is_trusted(tmp_path: Path) -> None:
+def test_the_users_own_key_signs_by_default_and_is_trusted(tmp_path: Path) -> None:
     generate(default_private_key())
     content = sealed_function(BODY)
     assert content != sealed_function(BODY, is_signed=False)
     assert opened(written(tmp_path, content)) == BODY
 
 
-def test_a_key_with_a_passphrase_does_not_sign_by_itself(tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_not_used_by_default(tmp_path: Path) -> None:
     generate(default_private_key(), b"secret")
     assert sealed_function(BODY) == sealed_function(BODY, is_signed=False)
 
 
-def test_no_bit_of_a_signed_file_can_change_unnoticed(tmp_path: Path) -> None:
+def test_every_changed_bit_of_a_signed_file_is_detected(tmp_path: Path) -> None:
     generate(default_private_key())
     content = sealed_function(BODY)
     draw = random.Random(0)
@@ -92,7 +92,7 @@ def test_no_bit_of_a_signed_file_can_change_unnoticed(tmp_path: Path) -> None:
         opened(written(tmp_path, content[:-1]))
 
 
-def test_what_is_no_frozen_function_is_said_to_be_none(tmp_path: Path) -> None:
+def test_other_files_are_reported_as_not_a_frozen_function(tmp_path: Path) -> None:
     with pytest.raises(FrozenError, match="not a frozen function"):
         opened(written(tmp_path, b"something"))
     with pytest.raises(FrozenError, match="cannot be read: No such file"):

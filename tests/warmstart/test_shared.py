@@ -20,22 +20,15 @@ import pytest
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.warmstart import sealed
-from firstlight.warmstart.cache_server.access import Tokens
 from firstlight.warmstart.cache_server.served_entries import Refusal
-from firstlight.warmstart.cache_server.server import CacheServer
+from firstlight.warmstart.cache_server.server import CacheServer, Tokens
 from firstlight.warmstart.caches import cache_at
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.leases import Leases
 from firstlight.warmstart.sharing import http_place, shared, uploads
 from firstlight.warmstart.sharing.http_place import HttpPlace
-from firstlight.warmstart.sharing.places import (
-    FolderPlace,
-    LeaseState,
-    ObjectPlace,
-    Place,
-    PlaceError,
-    Trouble,
-)
+from firstlight.warmstart.sharing.place import LeaseState, Place, PlaceError, Trouble
+from firstlight.warmstart.sharing.places import FolderPlace, ObjectPlace
 from firstlight.warmstart.sharing.shared import Shared
 from firstlight.warmstart.signing import Signatures
 from firstlight.warmstart.store import Store
@@ -60,7 +53,7 @@ def sent(store: Store) -> None:
     store._shared.flush(20.0)
 
 
-def test_what_one_machine_compiled_another_loads_and_then_needs_no_network(
+def test_a_machine_loads_what_another_compiled_and_then_needs_no_network(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:
     server = serve()
@@ -98,7 +91,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_what_forked_children_compiled_is_sent_before_they_end(
+def test_forked_children_send_what_they_compiled_before_they_end(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:
     url = serve().url
@@ -108,7 +101,7 @@ def test_what_forked_children_compiled_is_sent_before_they_end(
     assert there == {"of the parent", "of a worker", "of a child"}
 
 
-def test_of_eight_machines_with_one_server_one_compiles_each_program(
+def test_eight_machines_with_one_server_compile_each_program_once(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:
     server, compiled, begin = serve(), Counter[str](), threading.Barrier(8)
@@ -254,7 +247,7 @@ class Broken:
     def forget_connections(self) -> None: ...
 
 
-def test_a_place_that_is_down_is_one_warning_and_asked_again_only_after_a_rest(
+def test_a_place_that_is_down_causes_one_warning_and_a_pause(
     tmp_path: Path, signatures: Signatures
 ) -> None:
     now = [0.0]
@@ -274,7 +267,7 @@ def test_a_place_that_is_down_is_one_warning_and_asked_again_only_after_a_rest(
     assert len(said) == 1 and "tried again later" in str(said[0].message)
 
 
-def test_a_wrong_token_is_one_warning_and_never_tried_again(
+def test_a_wrong_token_causes_one_warning_and_is_not_tried_again(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:
     server = serve(Tokens(read=("r" * 16,), write=("w" * 16,)))
@@ -299,7 +292,7 @@ def test_a_wrong_token_is_one_warning_and_never_tried_again(
     assert reader.get("key") == VALUE
 
 
-def test_a_shared_folder_that_is_not_there_is_one_warning_about_the_folder(
+def test_a_missing_shared_folder_causes_one_warning_about_the_folder(
     tmp_path: Path, signatures: Signatures
 ) -> None:
     store = machine(tmp_path / "own", FolderPlace(str(tmp_path / "nowhere")), signatures)
@@ -322,7 +315,7 @@ def test_a_server_that_never_answers_is_given_up(
             assert [store.get(key) for key in "abc"] == [None] * 3
 
 
-def test_an_answer_that_is_cut_off_is_trouble_with_the_server_not_with_the_entry(
+def test_an_answer_that_is_cut_off_is_blamed_on_the_server_not_the_entry(
     signatures: Signatures,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -398,7 +391,7 @@ def test_a_server_without_room_is_still_read_from(
     assert store.get("a") is None
     store.put("a", VALUE)
     sent(store)
-    monkeypatch.setattr(server.entries, "_kept", lambda *entry: Refusal.NO_ROOM)
+    monkeypatch.setattr(server.entries, "_place", lambda *entry: Refusal.NO_ROOM)
     with pytest.warns(RuntimeWarning, match="no room"):
         for key in "bc":
             assert store.get(key) is None
@@ -408,7 +401,7 @@ def test_a_server_without_room_is_still_read_from(
     assert server.leases.count() == 0
 
 
-def test_whoever_could_add_a_trusted_key_is_pointed_out(
+def test_a_folder_of_keys_that_others_can_write_to_is_refused(
     config: Path, signatures: Signatures, new_key: Callable[[Path], PrivateKey], tmp_path: Path
 ) -> None:
     keys = TrustedKeys.for_programs()
@@ -455,7 +448,7 @@ def test_while_another_machine_compiles_the_lease_of_this_one_is_kept_alive(
     assert not os.path.exists(entries.path("key") + ".lease")
 
 
-def test_a_compile_that_fails_gives_its_lease_back_at_once(
+def test_a_failed_compile_releases_its_lease_at_once(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:
     server = serve()
@@ -470,7 +463,7 @@ def test_a_compile_that_fails_gives_its_lease_back_at_once(
     assert server.leases.count() == 1
 
 
-def test_too_much_to_send_is_not_sent_and_its_lease_given_back(
+def test_uploads_beyond_the_bound_are_dropped_and_their_leases_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uploads, "_MAX_WAITING_BYTES", 10)

@@ -43,7 +43,7 @@ def stages() -> Iterator[list[tuple[str, str]]]:
     monitoring.unregister_event_duration_listener(listen)
 
 
-def test_numpy_answers_first_and_the_compiled_program_after_it_was_compiled_in_a_thread(
+def test_numpy_answers_until_a_thread_has_compiled_the_program(
     stages: list[tuple[str, str]],
 ) -> None:
     x = np.linspace(0, 1, 8, dtype=np.float32)
@@ -91,7 +91,7 @@ def test_it_is_differentiated_and_mapped_like_a_jitted_function() -> None:
     assert slope.switches[0].first_tier is Tier.NUMPY
 
 
-def test_errors_of_the_function_and_of_the_compiler_surface(
+def test_errors_of_the_function_and_of_the_compiler_are_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(x: Any) -> Any:
@@ -126,7 +126,7 @@ def test_a_function_that_calls_back_into_python_compiles_at_once_and_says_so() -
     assert both.switches[0].why_off is WhyOff.EFFECTS
 
 
-def test_where_it_is_off_later_calls_cost_what_a_call_of_jax_costs(
+def test_when_compiled_at_once_later_calls_go_to_jax_directly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[float] = []
@@ -286,7 +286,7 @@ def test_the_break_even_is_the_first_call_that_numpy_alone_would_have_answered_l
     assert switch.break_even_calls == 1 + next(i for i, took in enumerate(totals) if took > 1.0)
 
 
-def test_where_the_compiler_was_sooner_the_next_signature_and_process_compile_at_once(
+def test_if_the_compiler_was_faster_the_next_signature_and_process_compile_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def too_slow(self: SignatureCalls, leaves: list[Any]) -> Any:
@@ -311,7 +311,9 @@ def test_where_the_compiler_was_sooner_the_next_signature_and_process_compile_at
     assert elsewhere.switches[1].first_tier is Tier.NUMPY
 
 
-def test_what_was_too_slow_is_tried_again_after_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_was_too_slow_is_tried_again_after_a_week(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     program = jax.make_jaxpr(jnp.sin)(1.0)
     remembered.remember(program)
     assert remembered.is_slower(program)

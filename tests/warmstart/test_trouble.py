@@ -29,7 +29,7 @@ def used(store: Store) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
-def test_a_folder_that_cannot_be_written_to_is_one_warning(
+def test_a_folder_that_is_not_writable_causes_one_warning(
     number: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = os.open
@@ -61,7 +61,7 @@ def test_a_disk_that_fills_up_within_an_entry_leaves_nothing_of_it(
     assert os.listdir(os.path.dirname(entries.path("key"))) == []
 
 
-def test_a_file_system_that_gives_new_files_to_others_is_one_warning(
+def test_a_file_system_that_gives_new_files_to_others_causes_one_warning(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firstlight.warmstart.entries.is_trusted", lambda status: False)
@@ -70,7 +70,7 @@ def test_a_file_system_that_gives_new_files_to_others_is_one_warning(
     assert len(said) == 1
 
 
-def test_a_folder_to_read_from_only_still_serves_what_it_has(
+def test_a_read_only_folder_still_serves_its_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("a", b"program a")
@@ -93,7 +93,7 @@ def test_the_program_runs_where_warnings_are_errors(
     assert capsys.readouterr().err.count("firstlight: compilation cache: nothing more") == 1
 
 
-def test_a_folder_of_another_user_or_no_folder_is_refused_with_what_to_do(
+def test_an_unusable_folder_is_refused_with_what_to_do(
     tmp_path: Path, belongs_to_another: Callable[[Path], None]
 ) -> None:
     file, foreign, shared = tmp_path / "file", tmp_path / "foreign", tmp_path / "shared"
@@ -113,7 +113,7 @@ def test_a_folder_of_another_user_or_no_folder_is_refused_with_what_to_do(
             folder.opened(str(path))
 
 
-def test_the_folder_of_a_user_is_in_the_place_for_caches_and_for_nobody_else(
+def test_a_users_folder_is_private_and_in_the_place_for_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
@@ -135,12 +135,12 @@ def test_the_bound_of_the_folder_can_be_set(monkeypatch: pytest.MonkeyPatch) -> 
         folder.max_bytes()
 
 
-def test_what_cannot_be_loaded_is_kept_apart(
+def test_kinds_of_machines_differ_in_versions_and_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = folder.compatible("0.10.2", "0.10.2")
-    assert here == folder.compatible("0.10.2", "0.10.2")
-    names = {here, folder.compatible("0.11.0", "0.10.2"), folder.compatible("0.10.2", "0.10.1")}
+    here = folder.kind_name("0.10.2", "0.10.2")
+    assert here == folder.kind_name("0.10.2", "0.10.2")
+    names = {here, folder.kind_name("0.11.0", "0.10.2"), folder.kind_name("0.10.2", "0.10.1")}
     monkeypatch.setattr(folder, "_processor", lambda: "another")
-    names.add(folder.compatible("0.10.2", "0.10.2"))
+    names.add(folder.kind_name("0.10.2", "0.10.2"))
     assert len(names) == 4

@@ -148,7 +148,7 @@ def test_a_manifest_of_another_processor_is_to_be_built_here(
     assert f"firstlight warm build {path}" in text
 
 
-def test_a_manifest_with_a_changed_object_or_none_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_manifest_or_another_file_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.warm", program())
     assert manifest.read(path).programs == [program()]
     with zipfile.ZipFile(path) as archive:
@@ -186,7 +186,7 @@ def test_a_pack_carries_what_was_compiled_for_this_machine(
     assert [entries.read(key) for key in "abc"] == [b"program a", b"program b", None]
 
 
-def test_nothing_of_a_pack_is_stored_that_was_changed_or_signed_by_a_stranger(
+def test_a_pack_that_was_changed_or_signed_by_a_stranger_is_not_unpacked(
     tmp_path: Path,
     packed: Path,
     signatures: Signatures,
@@ -204,7 +204,7 @@ def test_nothing_of_a_pack_is_stored_that_was_changed_or_signed_by_a_stranger(
         "damaged": content[:-1],
         "not a pack": signatures.sign(sealed.seal("kind", "key", b"program")),
         "keys trust --programs": stranger.sign(content),
-        "no entry": pack_of(sealed.seal(kind_here(), "a", b"x")[:-1]),
+        "is not an entry": pack_of(sealed.seal(kind_here(), "a", b"x")[:-1]),
         "nothing was unpacked": pack_of(sealed.seal("..", "a", b"x")),
     }
     for why, changed in attempts.items():

@@ -108,14 +108,14 @@ def serve(options: argparse.Namespace) -> int:
     import ipaddress
 
     from firstlight.cli.values import signals_interrupt
+    from firstlight.token_file import read_tokens
     from firstlight.warmstart import folder
-    from firstlight.warmstart.cache_server.access import Tokens, tokens_in
     from firstlight.warmstart.cache_server.served_entries import ServedEntries
-    from firstlight.warmstart.cache_server.server import CacheServer
+    from firstlight.warmstart.cache_server.server import CacheServer, Tokens
     from firstlight.warmstart.signing import Signatures, checked_signature
 
-    write = tokens_in(options.write_tokens) if options.write_tokens else ()
-    read = tokens_in(options.read_tokens) if options.read_tokens else ()
+    write = read_tokens(options.write_tokens) if options.write_tokens else ()
+    read = read_tokens(options.read_tokens) if options.read_tokens else ()
     try:
         is_local = ipaddress.ip_address(options.host).is_loopback
     except ValueError:

@@ -122,13 +122,12 @@ def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     from firstlight.cluster.serving_replica import Replicated
     from firstlight.serve.running import print_line
 
-    on = parse(options.on)
+    is_local = parse(options.on) is None
     require_ray()
     least, most = options.replicas
     scale = Scale(least, most, options.replica_cpus, options.replica_gpus)
-    what = Replicated(tuple(options.targets), options.hf, settings, is_local=on.address is None)
-
-    return serve_on(on, what, scale, print_line)
+    what = Replicated(tuple(options.targets), options.hf, settings, is_local)
+    return serve_on(options.on, what, scale, print_line)
 
 
 def _traces(options: argparse.Namespace) -> Sampled | None:

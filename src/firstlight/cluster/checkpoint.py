@@ -12,7 +12,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -48,13 +48,17 @@ class Checkpoint:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._hold()
+            lock = hold(path)
         except OSError as error:
             raise self._unwritable(error) from None
+        if lock is None:
+            raise CheckpointError(f"{path}: another process is working on it.")
+        self._lock = lock
         try:
             if resume:
                 self._require_same(known, identity)
-                self._remove_unfinished()
+                for unfinished in path.glob(".piece-*.tmp"):
+                    unfinished.unlink(missing_ok=True)
             else:
                 write_text(known, json.dumps({"format": FORMAT, **identity}, indent=1) + "\n")
         except BaseException as error:
@@ -93,12 +97,6 @@ class Checkpoint:
     def _file(self, number: int) -> Path:
         return self.path / f"piece-{number:06d}.npz"
 
-    def _hold(self) -> IO[bytes]:
-        lock = hold(self.path)
-        if lock is None:
-            raise CheckpointError(f"{self.path}: another process is working on it.")
-        return lock
-
     def _require_same(self, known: Path, identity: Mapping[str, str]) -> None:
         try:
             before = json.loads(known.read_text())
@@ -106,7 +104,7 @@ class Checkpoint:
             before = None
         if not isinstance(before, dict) or before.get("format") != FORMAT:
             raise CheckpointError(
-                f"{known} is damaged or was written by another version of Firstlight. Begin anew "
+                f"{known} is damaged or was written by another version of Firstlight. Start again "
                 "in another folder."
             )
         now = {"format": FORMAT, **identity}
@@ -117,10 +115,6 @@ class Checkpoint:
                 f"{self.path} is a checkpoint of something else ({shown}). Repeat the original "
                 "command with --resume, or give another folder."
             )
-
-    def _remove_unfinished(self) -> None:
-        for leftover in self.path.glob(".piece-*.tmp"):
-            leftover.unlink(missing_ok=True)
 
     def _unwritable(self, error: OSError) -> CheckpointError:
         return CheckpointError(

@@ -16,7 +16,7 @@ from firstlight.cluster.checkpoint import Arrays, Checkpoint
 from firstlight.cluster.connection import connected
 from firstlight.cluster.errors import NoNodesError
 from firstlight.cluster.jobs import Job, Piece
-from firstlight.cluster.nodes import Missing, mismatch, versions
+from firstlight.cluster.nodes import mismatch, versions
 from firstlight.cluster.spreading import Spread
 
 Progress = Callable[[int, int], None]  # (items done, items in all)
@@ -104,7 +104,7 @@ def _on_cluster(job: Job, todo: list[Piece], on: str, keep: Keep, named: bool) -
         def take(piece: Piece, result: Any) -> None:
             host, answer = result
             if not isinstance(answer, dict):
-                raise mismatch(host, Missing(answer) if isinstance(answer, str) else answer)
+                raise mismatch(host, answer)
             keep(piece, answer)
 
         try:

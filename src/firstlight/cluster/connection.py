@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -36,32 +35,19 @@ _FORMS += "client port, usually 10001) or 'ray:HOST:PORT' (from a machine of the
 _TOKEN_HINT = " If the cluster asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN)."
 
 
-@dataclass(frozen=True)
-class Where:
-    """A cluster as the user names it; without an address: a new one on this machine."""
-
-    address: str | None = None
-
-    @property
-    def endpoint(self) -> tuple[str, int] | None:
-        """Host and port, if the address has them ('auto' has not)."""
-        host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
-        return (host.strip("[]"), int(port)) if colon else None
-
-
-def parse(text: str) -> Where:
-    """The cluster that `--on` names.
+def parse(text: str) -> str | None:
+    """The address that `--on` names, as Ray takes it; None: a new cluster on this machine.
 
     Raises:
         ClusterError: The text has none of the known forms.
     """
     if text == "ray":
-        return Where(os.environ.get("RAY_ADDRESS") or None)
+        return os.environ.get("RAY_ADDRESS") or None
     address = text if text.startswith("ray://") else text.removeprefix("ray:")
     if address != text or text.startswith("ray://"):
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if address == "auto" or (host and port.isdecimal() and 0 < int(port) < 65536):
-            return Where(address)
+            return address
     raise ClusterError(f"--on {text!r}: give {_FORMS}.")
 
 
@@ -71,16 +57,16 @@ def require_ray() -> None:
 
 
 @contextlib.contextmanager
-def connected(on: str | Where, files: str | None = None) -> Iterator[Any]:
+def connected(on: str, files: str | None = None) -> Iterator[Any]:
     """The module `ray`, connected; a cluster that was started for this is stopped afterwards.
 
-    A process that is already connected stays so, whatever `on` names. files: a folder that is
-    copied to the machines of a remote cluster, as the working directory of its workers.
+    A process that is already connected stays so, even if `on` names another cluster. files: a
+    folder that is copied to the machines of a remote cluster, as their workers' working directory.
     """
-    where = parse(on) if isinstance(on, str) else on
+    address = parse(on)
     require_ray()
-    if where.endpoint is not None:
-        _require_answer(*where.endpoint)
+    if address is not None and ":" in address:  # 'auto' has no host and port
+        _require_answer(address)
     with _settings():
         import ray
 
@@ -89,7 +75,7 @@ def connected(on: str | Where, files: str | None = None) -> Iterator[Any]:
         return
     with _messages_on_stderr():
         with _settings(), _keeping_signals():
-            _start(ray, where, files)
+            _start(ray, address, files)
         try:
             yield ray
         finally:
@@ -115,9 +101,8 @@ def _keeping_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(
-            ValueError, TypeError
-        ):  # not the main thread, or a handler set in C
+        # Not in the main thread, or with a handler set in C.
+        with contextlib.suppress(ValueError, TypeError):
             signal.signal(signal.SIGTERM, before)
 
 
@@ -144,30 +129,27 @@ def _messages_on_stderr() -> Iterator[None]:
         worker.print_to_stdstream = before
 
 
-def _start(ray: Any, where: Where, files: str | None) -> None:
+def _start(ray: Any, address: str | None, files: str | None) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if where.address is None:
+    if address is None:
         options |= {"include_dashboard": False, "num_cpus": _usable_cores()}
         options["address"] = "local"  # never a cluster that someone else left running
     else:
-        options["address"] = where.address
+        options["address"] = address
         options["runtime_env"] = {"working_dir": files} if files else None
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        named = where.address or "this machine"
-        hint = "" if "RAY_AUTH_MODE" in os.environ or where.address is None else _TOKEN_HINT
-        raise UnreachableError(f"Ray at {named}: {_first_line(error)}.{hint}") from error
+        hint = "" if "RAY_AUTH_MODE" in os.environ or address is None else _TOKEN_HINT
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = " ".join(lines[:4]) or type(error).__name__
+        raise UnreachableError(f"Ray at {address or 'this machine'}: {why}.{hint}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:4]) or type(error).__name__
-
-
-def _require_answer(host: str, port: int) -> None:
+def _require_answer(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        socket.create_connection((host, port), _ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
     except OSError as error:
         raise UnreachableError(
             f"no Ray cluster answers at {host}:{port} ({error.strerror or error}). Check the "

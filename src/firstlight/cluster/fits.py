@@ -180,9 +180,8 @@ def scan(
 ) -> Scan:
     """`histfactory.scan`, spread."""
     fits = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
-    with computed(
-        ScanJob(fits, _points_per_piece(on)), on, checkpoint, resume, progress
-    ) as finished:
+    job = ScanJob(fits, _points_per_piece(on))
+    with computed(job, on, checkpoint, resume, progress) as finished:
         names = ("nll", "status_code", "branches")
         return fits.result(*(finished.column(name) for name in names))
 
@@ -202,9 +201,8 @@ def cls(
 ) -> CLs:
     """`histfactory.cls` for an array of signal strengths, spread."""
     grid = plan_cls(model, mu, data, fixed, init, test_statistic)
-    with computed(
-        CLsJob(grid, _points_per_piece(on)), on, checkpoint, resume, progress
-    ) as finished:
+    job = CLsJob(grid, _points_per_piece(on))
+    with computed(job, on, checkpoint, resume, progress) as finished:
         return CLs(*(finished.column(field.name) for field in fields(CLs)))
 
 

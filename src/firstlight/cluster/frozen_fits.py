@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,14 @@ def install(model: Model, executables: bytes) -> None:
         function = load(path, with_jax=False)
     prepared = Eager(model).prepared
     for name, program in FIT_PROGRAMS.items():
-        program.install(prepared.kind, _Installed(function, name))
+        program.install(prepared.kind, partial(_run, function, name))
 
 
-class _Installed:
-    """A frozen program, called as `Program` calls it."""
-
-    def __init__(self, function: Any, name: str) -> None:
-        self._function, self._name = function, name
-
-    def __call__(self, prepared: Prepared, problem: Problem) -> Any:
-        results = self._function(*_leaves(prepared, problem), program=self._name)
-        found = Minimum(*results[:_RESULTS])
-        return (found, *results[_RESULTS:]) if len(results) > _RESULTS else found
+def _run(function: Any, name: str, prepared: Prepared, problem: Problem) -> Any:
+    """Run a frozen program, called as `Program` calls it."""
+    results = function(*_leaves(prepared, problem), program=name)
+    found = Minimum(*results[:_RESULTS])
+    return (found, *results[_RESULTS:]) if len(results) > _RESULTS else found
 
 
 def _leaves(prepared: Prepared, problem: Problem) -> list[Any]:

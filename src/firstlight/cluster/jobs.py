@@ -68,20 +68,7 @@ def cut(sizes: list[int], length: int) -> list[Piece]:
     return found
 
 
-class Planned(Protocol):
-    """Fits that were planned together and can be computed in parts."""
-
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def compiled(self) -> bool: ...
-
-    @property
-    def fixed(self) -> Mapping[str, Any]: ...
-
-
-W = TypeVar("W", bound=Planned)
+W = TypeVar("W", ToyFits, ToyTest, ScanFits, CLsGrid)
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,6 @@ class LimitJob:
     level: float
     test_statistic: str
     compiled: bool = False
-    length: int = 1
 
     def decided(self) -> LimitJob:
         fits = _FITS_PER_LIMIT * len(self.names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -28,18 +27,11 @@ def versions() -> Versions:
     return tuple(found.items())
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A node on which Firstlight cannot be imported."""
-
-    reason: str
-
-
-def mismatch(host: str, there: Versions | Missing) -> NodeMismatchError:
-    """The error for a node that cannot take part."""
-    if isinstance(there, Missing):
+def mismatch(host: str, there: Versions | str) -> NodeMismatchError:
+    """The error for a node with other versions, or on which Firstlight's import fails (text)."""
+    if isinstance(there, str):
         return NodeMismatchError(
-            f"node {host}: Firstlight cannot be imported there ({there.reason}). Install the same "
+            f"node {host}: Firstlight cannot be imported there ({there}). Install the same "
             "version on every node: pip install 'firstlight[ray]'"
         )
     other = dict(there)

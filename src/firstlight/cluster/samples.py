@@ -15,7 +15,7 @@ from typing import Any
 
 from firstlight.cluster.connection import connected
 from firstlight.cluster.errors import ClusterError, NoNodesError
-from firstlight.cluster.nodes import Missing, mismatch, versions
+from firstlight.cluster.nodes import mismatch, versions
 from firstlight.cluster.slots import Slot
 from firstlight.measure.planning import Request, ResumeError
 from firstlight.measure.runner import Runner, Watch
@@ -110,7 +110,7 @@ class Fleet:
         except errors.RayActorError as error:
             if not any(n["Alive"] for n in self._ray.nodes() if n["NodeID"] == node):
                 return None
-            raise mismatch(host, Missing(str(error).strip().splitlines()[-1])) from None
+            raise mismatch(host, str(error).strip().splitlines()[-1]) from None
 
     def plan(self, machines: MachineClass, request: Request) -> Plan:
         """The plan of a request for a class of machines, made on one of them."""
@@ -178,9 +178,8 @@ class _Measuring:
         self._running: dict[Any, tuple[str, Any, int]] = {}
 
     def run(self) -> None:
-        # A case is timed only after it was checked and primed.
-        for kinds in (("check",), ("prime",), ("timed",)):
-            waiting = deque(i for i, job in enumerate(self._planned) if job[1] in kinds)
+        for wanted in ("check", "prime", "timed"):  # a case is timed once checked and primed
+            waiting = deque(i for i, (_, kind, _) in enumerate(self._planned) if kind == wanted)
             while waiting or self._running:
                 while waiting and self._idle:
                     self._hand_out(waiting.popleft())

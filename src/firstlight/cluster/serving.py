@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.cluster.connection import Where, connected
+from firstlight.cluster.connection import connected
 from firstlight.cluster.errors import ClusterError
 from firstlight.cluster.serving_front import Front
 from firstlight.cluster.serving_replica import BOARD, NAMESPACE, Board, Replica, Replicated
@@ -56,11 +56,8 @@ class Scale:
     gpus: float = 0.0
 
 
-def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
+def serve_on(on: str, what: Replicated, scale: Scale, say: Say) -> int:
     """Serve on a cluster until SIGTERM or SIGINT; returns an exit code.
-
-    Args:
-        on: Which cluster, from `connection.parse`.
 
     Raises:
         FirstlightError: Models cannot be imported or loaded, the address is in use, or no
@@ -103,17 +100,18 @@ def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
     try:
         serve.run(deployment.bind(what), name=_NAME, route_prefix=None)
     except RuntimeError as error:
-        said = _messages(serve) or [str(error)]
-        raise ReplicaError(f"replicas did not start: {_reason(said[0])}") from None
+        raise ReplicaError(f"replicas did not start: {_reason(serve, error)}") from None
     return board
 
 
-def _messages(serve: Any) -> list[str]:
-    """Ray's messages about the deployments; empty if it gives none."""
+def _reason(serve: Any, error: RuntimeError) -> str:
+    """The last line of Ray's message about a deployment, or else of the error."""
+    messages = [str(error)]
     with suppress(Exception):
         application = serve.status().applications[_NAME]
-        return [one.message for one in application.deployments.values() if one.message]
-    return []
+        messages = [one.message for one in application.deployments.values()] + messages
+    lines = [line.strip() for line in next(filter(None, messages), "").splitlines()]
+    return next(filter(None, reversed(lines)), "no reason was given")
 
 
 def options(what: Replicated, scale: Scale) -> dict[str, Any]:
@@ -185,12 +183,6 @@ async def _watch(ray: Any, board: Any, front: Front, say: Say) -> None:
         for one in gone:
             say(f"replica {one.name} is gone")
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _reason(text: str) -> str:
-    """The last line of Ray's message, which is the error itself."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason was given"
 
 
 def _listening(settings: Settings) -> socket.socket:

@@ -22,7 +22,7 @@ from firstlight.serve.targets import declared
 
 #: The actor that holds the reports of replicas.
 BOARD, NAMESPACE = "firstlight-serve", "firstlight"
-_TELL_SECONDS = 1.0
+_REPORT_SECONDS = 1.0
 #: A replica that has not reported for so long is gone.
 _SILENT_SECONDS = 15.0
 
@@ -79,25 +79,24 @@ class Replica:
         prepare_process()
         self._service = Service(what.settings, time.time())
         loop = asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(None, self._prepared, what)
+        loaded = await loop.run_in_executor(
+            None, lambda: self._service.prepare(declared(what.targets, what.workspace))
+        )
         await rehearse(loaded)
         self._service.begin_serving(loaded)
         np.seterr(over="raise")  # in the context of the connections: see `as_array`
-        host = "127.0.0.1" if what.is_local else _own_address(ray)
+        host = "127.0.0.1" if what.is_local else str(ray.util.get_node_ip_address())
         self._listener = await loop.create_server(self._service.server.connection, host, 0)
         self._report = _report(serve, loaded, self._listener, self._service.startup_seconds)
         self._board = ray.get_actor(BOARD, NAMESPACE)
-        self._telling = loop.create_task(self._tell())
+        self._reporting = loop.create_task(self._keep_reporting())
         self._last = time.perf_counter(), 0.0
 
-    def _prepared(self, what: Replicated) -> list[Loaded]:
-        return self._service.prepare(declared(what.targets, what.workspace))
-
-    async def _tell(self) -> None:
+    async def _keep_reporting(self) -> None:
         while True:
             with suppress(Exception):  # the next report follows in a second
                 await self._board.put.remote(self._report)
-            await asyncio.sleep(_TELL_SECONDS)
+            await asyncio.sleep(_REPORT_SECONDS)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Ray every few seconds, for `serving_scale`."""
@@ -111,13 +110,9 @@ class Replica:
     async def __del__(self) -> None:
         """Ray Serve awaits it before a replica ends: requests that have arrived are answered."""
         with suppress(Exception):
-            self._telling.cancel()
+            self._reporting.cancel()
             await self._board.drop.remote(self._report.name)
         await self._service.drain(self._listener)
-
-
-def _own_address(ray: Any) -> str:
-    return str(ray.util.get_node_ip_address())
 
 
 def _report(serve: Any, loaded: list[Loaded], listener: Any, seconds: float) -> Report:

@@ -1,6 +1,6 @@
 """Submits pieces of work to a Ray cluster, and again when a node is lost.
 
-Ray could retry by itself. Retrying here reports when no node is left, bounds how often a piece may
+Ray itself could retry. Retrying here reports when no node is left, bounds how often a piece may
 crash its worker, and stores every result before it waits for the next one.
 """
 
@@ -74,7 +74,8 @@ class Spread(Generic[P]):
                         f"{len(waiting) + len(self._running)} pieces are left."
                     )
         finally:
-            self._end()
+            for reference in self._running:
+                self._ray.cancel(reference, force=True)
 
     def _capacity(self) -> int:
         """How many pieces may be in flight: two per core, so that no core waits."""
@@ -98,8 +99,3 @@ class Spread(Generic[P]):
             raise
         self._keep(piece, result)
         return True
-
-    def _end(self) -> None:
-        for reference in self._running:
-            self._ray.cancel(reference, force=True)
-        self._running.clear()

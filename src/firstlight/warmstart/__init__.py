@@ -4,7 +4,7 @@
 unmodified program and the processes that it starts.
 """
 
-# Part of the start of all these processes: nothing is imported at the top level.
+# All these processes import this module at their start, so it imports nothing at the top level.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -30,13 +30,13 @@ def __getattr__(name: str) -> "Any":
 
 
 def enable(cache: "str | os.PathLike[str] | None" = None) -> None:
-    """Load what JAX has compiled before, and keep what it compiles from now on.
+    """Load what JAX has compiled before, and store what it compiles from now on.
 
-    Call it before the first `jit`; it does not import JAX. A cache that cannot be used is reported
-    by one warning, and the program compiles. `FIRSTLIGHT_CACHE=off` turns the cache off.
+    Call it before the first `jit`; it does not import JAX. If the cache cannot be used, there is
+    one warning, and the program compiles as usual. `FIRSTLIGHT_CACHE=off` turns the cache off.
 
     Args:
-        cache: The folder, or the URL of a cache that machines share. By default
+        cache: A folder, or the URL of a cache shared by machines. By default
             `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else `firstlight` in the user's
             cache folder.
     """

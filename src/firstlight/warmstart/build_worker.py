@@ -1,8 +1,8 @@
-"""Compiles recorded programs into the cache: a line of JSON in, a line of JSON out.
+"""Compiles recorded programs into the cache: one line of JSON in, one line out, per program.
 
     python -m firstlight.warmstart.build_worker CACHE [XLA's flags]
 
-JAX's own function compiles, so that the key is the one that the program will look for.
+It compiles with JAX's own function, so keys are those that the program will look for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _UPLOAD_SECONDS = 600.0
 def main() -> None:
     import firstlight.warmstart
 
-    firstlight.warmstart.enable(sys.argv[1] or None)
+    firstlight.warmstart.enable(sys.argv[1])
     import jax
+
+    from firstlight.warmstart.jax_cache import current_store
 
     seen: list[str] = []
     jax.monitoring.register_event_listener(lambda event, **_: seen.append(event))
     answers = sys.stdout
-    sys.stdout = sys.stderr  # nothing else may speak to the parent
+    sys.stdout = sys.stderr  # stdout is for answers to the parent only
     for line in sys.stdin:
         seen.clear()
         begin = time.perf_counter()
@@ -39,7 +41,9 @@ def main() -> None:
             answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
         answer["seconds"] = time.perf_counter() - begin
         print(json.dumps(answer), file=answers, flush=True)
-    _send_all()
+    # Unlike a program, a build is of no use until everything has been sent to a shared cache.
+    if (store := current_store()) is not None:
+        store.flush(_UPLOAD_SECONDS)
 
 
 def _compile(task: dict[str, Any]) -> None:
@@ -63,15 +67,6 @@ def _compile(task: dict[str, Any]) -> None:
             [],
             xla_client.DeviceList(tuple(devices)),
         )
-
-
-def _send_all() -> None:
-    """Here, unlike in a program, what was compiled is of no use until it was sent."""
-    from jax._src import compilation_cache
-
-    flush = getattr(compilation_cache._cache, "flush", None)
-    if flush is not None:
-        flush(_UPLOAD_SECONDS)
 
 
 if __name__ == "__main__":

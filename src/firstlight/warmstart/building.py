@@ -1,15 +1,14 @@
-"""A manifest compiled into a cache, by several processes at once, without the program."""
+"""Compile a manifest into a cache without the program, in several processes at once."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -37,7 +36,7 @@ class Built:
 
 
 def versions_differ(program: Program, here: str) -> bool:
-    """Whether it was recorded with another JAX, whose programs and keys are not those of this."""
+    """Whether it was recorded with another JAX or Python, so that its key does not match here."""
     return _versions(program.kind) != _versions(here)
 
 
@@ -46,36 +45,33 @@ def _versions(kind: str) -> str:
 
 
 def build(
-    manifest: Manifest, cache: str, jobs: int, on_built: Callable[[Built], None] = lambda _: None
+    manifest: Manifest, cache: str, jobs: int, on_built: Callable[[Built], None]
 ) -> list[Built]:
-    """Compile every program; those with other flags of XLA in processes of their own."""
+    """Compile every program; programs with different XLA flags in different processes."""
     here = kind_here()
     other = next((p for p in manifest.programs if versions_differ(p, here)), None)
     if other is not None:
         raise ManifestError(
-            f"it was recorded with {_versions(other.kind)}, and here is {_versions(here)}: JAX "
-            "lowers the program in another way, to other keys. Run the program again: "
+            f"it was recorded with {_versions(other.kind)}, and this is {_versions(here)}, which "
+            "lowers programs differently, to other keys. Run the program again: "
             "firstlight warm build --run, or record it here."
         )
+    built: list[Built] = []
     groups: dict[str, list[Program]] = {}
     for program in manifest.programs:
-        # An executable with the address of a function of another process must never be stored.
-        if not program.has_callbacks:
+        if program.has_callbacks:
+            # Its executable would hold the address of a function in another process.
+            built.append(Built(program, Outcome.NOT_STORED, why="it calls back into Python"))
+            on_built(built[-1])
+        else:
             flags = json.dumps([program.variables, program.arguments])
             groups.setdefault(flags, []).append(program)
-    built = [_left_out(program, on_built) for program in manifest.programs if program.has_callbacks]
     with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as objects:
         for name, content in manifest.objects.items():
             (Path(objects) / name).write_bytes(content)
         for programs in groups.values():
             built += _built(programs, Path(objects), cache, jobs, on_built)
     return built
-
-
-def _left_out(program: Program, on_built: Callable[[Built], None]) -> Built:
-    one = Built(program, Outcome.NOT_STORED, why="it calls back into Python")
-    on_built(one)
-    return one
 
 
 def _built(
@@ -85,30 +81,20 @@ def _built(
     jobs: int,
     on_built: Callable[[Built], None],
 ) -> list[Built]:
-    waiting: queue.SimpleQueue[Program] = queue.SimpleQueue()
-    for program in programs:
-        waiting.put(program)
+    waiting = iter(programs)  # of a list: threads may share it
     built: list[Built] = []
 
     def work() -> None:
         with _worker(cache, programs[0]) as ask:
-            while True:
-                try:
-                    program = waiting.get_nowait()
-                except queue.Empty:
-                    return
+            for program in waiting:
                 one = _outcome(program, ask(_task(program, objects)))
                 built.append(one)
                 on_built(one)
 
-    threads = [threading.Thread(target=work) for _ in range(min(jobs, len(programs)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    missing = len(programs) - len(built)
-    if missing:
-        raise ManifestError(f"{missing} programs were not compiled: the processes ended early.")
+    workers = min(jobs, len(programs))
+    with ThreadPoolExecutor(workers) as pool:
+        for running in [pool.submit(work) for _ in range(workers)]:
+            running.result()  # raises what went wrong in the thread
     return built
 
 
@@ -116,7 +102,7 @@ def _built(
 def _worker(
     cache: str, like: Program
 ) -> Iterator[Callable[[dict[str, object]], dict[str, object]]]:
-    """A process with the flags of XLA that a program was recorded with."""
+    """A process with the XLA flags that a program was recorded with, as a function to ask it."""
     flags = {name: like.variables.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     environment = {k: v for k, v in os.environ.items() if k not in flags}
     environment |= {name: value for name, value in flags.items() if value}

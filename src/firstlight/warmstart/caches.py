@@ -1,4 +1,4 @@
-"""A cache to look into, wherever it is: a folder, a server, an object store."""
+"""Look into a cache: a folder, a server or an object store."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ NEEDS_KEY = (
 
 
 class CacheError(FirstlightError):
-    """A cache that cannot be read, or does not do what was asked of it."""
+    """A cache that cannot be read, or that refused a request."""
 
 
 class Cache:
-    """Entries that others can have written: loaded only with a trusted signature."""
+    """A cache that others can write to: its entries are loaded only with a trusted signature."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def entries(self) -> list[Listed]:
-        """All entries, the last used first."""
-        with _asking(self._place.url):
+        """All entries, last used first."""
+        with _url_in_errors(self._place.url):
             return sorted(self._place.listed(), key=lambda one: -one.used)
 
     def content(self, one: Listed) -> bytes | None:
-        with _asking(self._place.url):
+        with _url_in_errors(self._place.url):
             return self._place.fetch(one.path)
 
     def remove(self, one: Listed) -> None:
-        with _asking(self._place.url):
+        with _url_in_errors(self._place.url):
             self._place.remove(one.path)
 
     def counts(self) -> dict[str, int]:
-        """Hits and misses since a server started; empty if nothing counts them."""
-        with _asking(self._place.url):
+        """Hits and misses since the server started; empty if it is not a server."""
+        with _url_in_errors(self._place.url):
             return self._place.counts()
 
     def trouble(self, one: Listed) -> Verdict | None:
-        """Why no process would load it; None: one would."""
+        """Why no process would load the entry; None if one would."""
         content = self.content(one)
         if content is None or not one.key or one.path != f"{one.kind}/{name_of(one.key)}":
             return Verdict.DAMAGED
@@ -67,7 +67,7 @@ class Cache:
 
 
 class OwnCache(Cache):
-    """A folder that only this user can write to: entries need not be signed."""
+    """A folder that only this user can write to, so entries need not be signed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(FolderPlace(path))
@@ -87,7 +87,7 @@ def default_cache() -> str:
 def cache_at(where: str) -> Cache:
     """The cache in a folder or at a URL."""
     if "://" in where and not where.startswith("file://"):
-        with _asking(where):
+        with _url_in_errors(where):
             return Cache(place_at(where))
     path = where.removeprefix("file://")
     if not os.path.isdir(path):
@@ -99,11 +99,11 @@ def cache_at(where: str) -> Cache:
 
 
 def push(url: str, wanted: Callable[[Listed], bool] = lambda one: True) -> tuple[int, int]:
-    """Send what the folder of this machine has and a shared cache has not: (sent, there before)."""
+    """Send what this machine's folder has and a shared cache lacks: (sent, there before)."""
     signatures = Signatures.of_user()
     if signatures.own is None:
         raise CacheError(NEEDS_KEY)
-    with _asking(url):
+    with _url_in_errors(url):
         place = place_at(url)
     own = OwnCache(folder.in_front())
     there = {one.path for one in Cache(place).entries()}
@@ -113,14 +113,14 @@ def push(url: str, wanted: Callable[[Listed], bool] = lambda one: True) -> tuple
         content = own.content(one)
         if one.path in there or content is None or own.trouble(one) is not None:
             continue
-        with _asking(url):
+        with _url_in_errors(url):
             place.store(one.path, signatures.sign(content))
         sent += 1
     return sent, sum(one.path in there for one in chosen)
 
 
 @contextmanager
-def _asking(url: str) -> Iterator[None]:
+def _url_in_errors(url: str) -> Iterator[None]:
     try:
         yield
     except PlaceError as error:

@@ -1,4 +1,4 @@
-"""What of a manifest a cache has, for this machine and its versions."""
+"""Which programs of a manifest a cache has, for this machine and its versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_DEVICE = {"accelerator_config", "backend version"}
 
 
 class State(Enum):
-    """Of a program of a manifest."""
+    """The state of a manifest's program in a cache."""
 
     THERE = "there"
     MISSING = "missing"
@@ -28,7 +28,7 @@ class State(Enum):
 
 
 def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
-    """Every program by its state; an entry that no process would load is missing."""
+    """All programs by state; an entry that no process would load counts as missing."""
     here, path = kind_here(), where or default_cache()
     is_folder = "://" not in path
     cache = cache_at(path) if not is_folder or os.path.isdir(path) else None
@@ -49,7 +49,7 @@ def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
 
 
 def _by_program(listed: list[Listed], here: str) -> dict[object, Listed]:
-    """By key, and by what the key is made of apart from the device: it is that of this machine."""
+    """Entries by key, and by the parts of the key except the device, which is this machine's."""
     found: dict[object, Listed] = {}
     for one in listed:
         if one.kind == here:
@@ -61,12 +61,12 @@ def _by_program(listed: list[Listed], here: str) -> dict[object, Listed]:
 def _program(about: dict[str, object]) -> object:
     parts = about.get("parts")
     if not isinstance(parts, dict) or "computation" not in parts:
-        return object()  # equal to none
+        return object()  # equal to nothing
     return frozenset((name, str(part)) for name, part in parts.items() if name not in _OF_DEVICE)
 
 
 def contents(cache: Path | None, only: Path | None) -> list[bytes]:
-    """The entries for this kind of machine in a folder, or those of a manifest, signed."""
+    """Signed entries of a folder for this kind of machine; `only` those of a manifest."""
     here = kind_here()
     path = str(cache or folder.in_front())
     store, signatures = OwnCache(path), Signatures.of_user()

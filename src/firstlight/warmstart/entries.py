@@ -1,6 +1,6 @@
-"""The entries of the cache: a file each, written whole, and read only if nothing in it changed.
+"""The entries of the cache: one file each, written atomically and verified when read.
 
-The name of an entry is a digest of its key. The time of the file is that of its last use.
+An entry's name is a digest of its key, and its modification time is that of its last use.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from random import random
 from firstlight.warmstart.folder import is_trusted
 from firstlight.warmstart.sealed import seal, value_of
 
-#: What is not an entry, in a folder of entries.
+#: Suffixes of files that are not entries.
 LEASE, UNFINISHED = ".lease", ".unfinished"
 _ABANDONED_SECONDS = 86_400.0
-#: Entries are counted once per this share of the bound written, on average.
+#: On average, the folder is swept once per this share of the bound written.
 _SWEEP_SHARE = 1 / 16
 
 
 class Entries:
-    """Those of one kind of machine, in folders by the beginning of their names.
+    """The entries for one kind of machine, in folders named by their first two digits.
 
-    root: with the folders of all kinds of machines, which share the bound. max_bytes: the bound.
+    root: holds the folders of all kinds of machines. max_bytes: the bound of all of them together.
     """
 
     def __init__(self, root: str, kind: str, max_bytes: int) -> None:
@@ -39,24 +39,24 @@ class Entries:
         return os.path.join(self.folder, name_of(key))
 
     def read(self, key: str) -> bytes | None:
-        """The value, or None; what is damaged or of somebody else is removed."""
+        """The value, or None; an entry that is damaged or not this user's is removed."""
         path = self.path(key)
         try:
-            # NONBLOCK: opening a pipe would wait for somebody who writes to it.
+            # NONBLOCK: opening a pipe would wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            _remove(path)  # a link, which could name any file of this user
+            _remove(path)  # a link, which could point to any file of this user
             return None
         try:
             value = _checked(descriptor, self.kind, key)
             if value is None:
                 _remove(path)
             else:
-                with suppress(OSError):  # a folder to read from only
+                with suppress(OSError):  # a read-only folder
                     os.utime(descriptor)
             return value
         finally:
@@ -66,22 +66,22 @@ class Entries:
         self.keep(key, seal(self.kind, key, value))
 
     def keep(self, key: str, entry: bytes) -> None:
-        """Store an entry in place of any other, and now and then remove what was not used."""
+        """Store or replace an entry, and occasionally sweep the folder."""
         if len(entry) > self._max_bytes:
             return
         self.place(key, entry)
-        # Drawn, so that processes need no count that they share.
+        # Drawn at random, so that processes need no shared count.
         if random() * self._max_bytes * _SWEEP_SHARE < len(entry):
             self.sweep()
 
     def place(self, key: str, entry: bytes) -> None:
-        """Store an entry in place of any other, whatever the bound."""
+        """Store or replace an entry without regard to the bound."""
         path = self.path(key)
         unfinished = f"{path}.{os.urandom(6).hex()}{UNFINISHED}"
         try:
-            # Not synchronised to the disk: what a power failure tears is found by its checksum.
+            # Without fsync: the checksum detects an entry torn by a power failure.
             with open(create(unfinished), "wb") as file:
-                if not is_trusted(os.fstat(file.fileno())):  # some mounts give files to others
+                if not is_trusted(os.fstat(file.fileno())):  # some mounts set another owner
                     raise PermissionError(errno.EPERM, "others could change what is stored there")
                 file.write(entry)
             os.replace(unfinished, path)
@@ -90,9 +90,9 @@ class Entries:
             raise
 
     def sweep(self) -> int:
-        """Remove the entries that were not used for longest, down to the bound, and remains.
+        """Remove the least recently used entries beyond the bound, and abandoned files.
 
-        Returns the bytes of those that are left.
+        Returns the bytes of the remaining entries.
         """
         entries, total = [], 0
         for path, status in files_below(self._root):
@@ -111,13 +111,13 @@ class Entries:
 
 
 def name_of(key: str) -> str:
-    """Where an entry is in the folder of its kind."""
+    """The path of an entry in the folder of its kind."""
     name = hashlib.sha256(key.encode()).hexdigest()
     return f"{name[:2]}/{name[2:]}"
 
 
 def create(path: str) -> int:
-    """A descriptor of a file that was not there; FileExistsError where it was."""
+    """Create a file, with its folder if needed; FileExistsError if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         return os.open(path, flags, 0o600)
@@ -127,7 +127,7 @@ def create(path: str) -> int:
 
 
 def _checked(descriptor: int, kind: str, key: str) -> bytes | None:
-    """What an entry holds; None where it is not whole, or not of this key, or not ours."""
+    """The value of an entry; None if it is damaged, for another key, or not this user's."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or not is_trusted(status):
         return None
@@ -136,7 +136,7 @@ def _checked(descriptor: int, kind: str, key: str) -> bytes | None:
 
 
 def files_below(folder: str) -> list[tuple[str, os.stat_result]]:
-    """All files below a folder; others may be removing them."""
+    """All files below a folder, from which other processes may be removing some."""
     found = []
     with suppress(OSError), os.scandir(folder) as names:
         for name in names:

@@ -11,7 +11,7 @@ from firstlight.warmstart.inventory import Listed
 
 
 class Part(Enum):
-    """What a key, or the folder of a kind of machine, is made of."""
+    """A part of a key, or of the name of a kind of machine."""
 
     SHAPES = "shapes"
     CONSTANTS = "constants"
@@ -29,7 +29,7 @@ class Part(Enum):
     OTHER = "other"
 
 
-#: JAX's names of the parts of a key, with what is recorded of each in words.
+#: JAX's names of the parts of a key, each with the field of an entry that describes it.
 _OF_JAX = {
     "jax_lib version": (Part.JAXLIB, "jaxlib"),
     "backend version": (Part.BACKEND, "backend"),
@@ -42,7 +42,7 @@ _OF_JAX = {
 
 @dataclass(frozen=True)
 class Difference:
-    """first, second: in words, empty where nothing more is known than that they differ."""
+    """first, second: descriptions; empty if it is only known that they differ."""
 
     part: Part
     first: str = ""
@@ -50,14 +50,14 @@ class Difference:
 
 
 def compiles_of(function: str, listed: Iterable[Listed]) -> list[Listed]:
-    """The entries of a function, the last compiled first; `f`, `jit(f)` and `jit_f` are one."""
+    """The entries of a function, last compiled first; `f`, `jit(f)` and `jit_f` are the same."""
     wanted = _bare(function)
     found = [one for one in listed if _bare(one.function) == wanted]
     return sorted(found, key=lambda one: -one.compiled)
 
 
 def differences(first: Listed, second: Listed) -> list[Difference]:
-    """In what two compiles differ; empty: their keys are the same."""
+    """The parts in which two compiles differ; empty if their keys are the same."""
     found = _of_kinds(first.kind, second.kind)
     parts, others = _parts(first), _parts(second)
     for name in sorted(parts.keys() | others.keys()):
@@ -72,7 +72,7 @@ def differences(first: Listed, second: Listed) -> list[Difference]:
         found.append(Difference(Part.OTHER))
     unique = {difference.part: difference for difference in reversed(found)}
     if Part.FLAGS in unique and not unique.get(Part.OPTIONS, Difference(Part.OPTIONS)).first:
-        unique.pop(Part.OPTIONS, None)  # the flags are in the options once more
+        unique.pop(Part.OPTIONS, None)  # the options contain the flags too
     return list(reversed(unique.values()))
 
 
@@ -87,7 +87,7 @@ def _parts(one: Listed) -> dict[str, object]:
 
 
 def _of_kinds(first: str, second: str) -> list[Difference]:
-    """Of the names that `folder.compatible` makes."""
+    """The differences between two names from `folder.kind_name`."""
     pattern = r"jax(.+)-jaxlib(.+)-py([\d.]+)-([^-]+-.+)-([0-9a-f]+)"
     one, other = re.fullmatch(pattern, first), re.fullmatch(pattern, second)
     if one is None or other is None:

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept: one folder per user, and in it one per kind of machine."""
+"""The folder of compiled programs: one per user, with one folder per kind of machine in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from firstlight.errors import FirstlightError
 
-#: The layout below the folder; another number begins an empty cache.
+#: Version of the layout; a new number starts an empty cache.
 LAYOUT = "compiled-2"
 _WHAT_TO_DO = (
     "Name a folder of your own with FIRSTLIGHT_CACHE_DIR (firstlight exec --cache), or turn the "
@@ -22,7 +22,7 @@ class CacheFolderError(FirstlightError):
 
 
 class ForeignFolderError(CacheFolderError):
-    """A folder into which others could put programs, which would run with this user's rights."""
+    """Others can write to the folder; their programs would run with this user's rights."""
 
 
 def is_off() -> bool:
@@ -32,13 +32,13 @@ def is_off() -> bool:
 def of_user() -> str:
     """$XDG_CACHE_HOME/firstlight, or ~/.cache/firstlight."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # to be ignored, says the specification
+    if not os.path.isabs(base):  # the specification says to ignore it
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "firstlight")
 
 
 def in_front() -> str:
-    """The folder of this machine in front of a URL: a hit there needs no network."""
+    """This machine's folder in front of a shared cache: a hit there needs no network."""
     return os.environ.get("FIRSTLIGHT_CACHE_LOCAL_DIR") or of_user()
 
 
@@ -53,12 +53,16 @@ def max_bytes() -> int:
 
 
 def is_trusted(status: os.stat_result) -> bool:
-    """Whether only this user, or root, can have written it: whoever writes an entry runs code."""
+    """Whether only this user or root can have written it: writing an entry means running code."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
 def opened(path: str) -> str:
-    """Where the entries are in the folder at `path`, which is made if there is none."""
+    """The folder of the entries in `path`, which is created if needed.
+
+    Raises:
+        CacheFolderError: It cannot be created, or (ForeignFolderError) others can write to it.
+    """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)
@@ -77,10 +81,10 @@ def opened(path: str) -> str:
     return os.path.join(path, LAYOUT)
 
 
-def compatible(jax_version: str, jaxlib_version: str) -> str:
-    """A name that is the same only where an executable can be loaded.
+def kind_name(jax_version: str, jaxlib_version: str) -> str:
+    """The name of this kind of machine: machines that can load each other's executables share it.
 
-    The device, its driver and the flags of XLA are part of JAX's keys.
+    Device, driver and XLA's flags are not part of it: they are in JAX's keys.
     """
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
     system = os.uname()
@@ -89,10 +93,10 @@ def compatible(jax_version: str, jaxlib_version: str) -> str:
 
 
 def _processor() -> str:
-    """A digest of what the processor can do: machines of one cluster differ in that."""
+    """A digest of the processor's features, in which machines of one cluster may differ."""
     features = []
     with suppress(OSError), open("/proc/cpuinfo", "rb") as file:
-        # The first processor is enough, and on a large machine the whole file takes long.
+        # The first processor is enough; on a large machine the whole file takes long.
         first = file.read(16384).partition(b"\n\n")[0].decode("ascii", "replace")
         relevant = ("flags", "Features", "vendor_id", "cpu family", "model\t", "CPU part")
         features = [line for line in first.splitlines() if line.startswith(relevant)]

@@ -1,4 +1,4 @@
-"""The entries of a cache, as their heads describe them, and which of them may go."""
+"""A listing of a cache from the heads of its entries, and which of them to prune."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 from firstlight.warmstart.entries import LEASE, UNFINISHED, files_below
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES, head
 
-_END_OF_TIME = 2.0**36  # of dates with four digits
+_MAX_TIME = 2.0**36  # seconds; later years have five digits
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An entry as its head describes it, which nothing has checked.
+    """An entry as its head describes it, unverified.
 
-    path: in its cache. key: empty where the head cannot be read. size: in bytes. used: the last
-    time, in seconds since 1970. signer: empty where nobody signed it.
+    path: in its cache. key: empty if the head cannot be read. size: in bytes. used: time of the
+    last use, in seconds since 1970. signer: public key; empty if it is not signed.
     """
 
     path: str
@@ -56,19 +56,20 @@ class Listed:
 
     @property
     def signer_id(self) -> str:
-        """As `firstlight keys` names keys; empty where nobody signed it."""
+        """The signer's id, as `firstlight keys` shows it; empty if it is not signed."""
         return hashlib.sha256(self.signer).hexdigest()[:32] if self.signer else ""
 
     @property
     def compiled(self) -> float:
-        """When, in seconds since 1970; where that is not known, when it was used."""
+        """Time of the compile in seconds since 1970; of the last use if that is not known."""
         found = self.about.get("compiled")
-        is_time = isinstance(found, int | float) and 0 <= found < _END_OF_TIME
-        return float(found) if is_time else self.used  # type: ignore[arg-type]
+        return (
+            float(found) if isinstance(found, int | float) and 0 <= found < _MAX_TIME else self.used
+        )
 
 
-def listed_of(path: str, beginning: bytes, size: int, used: float) -> Listed:
-    """An entry by the first MAX_HEAD_BYTES of its content."""
+def listed_entry(path: str, beginning: bytes, size: int, used: float) -> Listed:
+    """Describe an entry from the first MAX_HEAD_BYTES of its content."""
     found = head(beginning)
     if found is None:
         return Listed(path, path.split("/")[0], "", size, used, b"", {})
@@ -76,7 +77,7 @@ def listed_of(path: str, beginning: bytes, size: int, used: float) -> Listed:
 
 
 def entries_below(root: str) -> list[Listed]:
-    """All entries in the folders of all kinds of machines, the last used first."""
+    """All entries, for all kinds of machines."""
     found = []
     for path, status in files_below(root):
         if path.endswith((LEASE, UNFINISHED)):
@@ -86,19 +87,18 @@ def entries_below(root: str) -> list[Listed]:
             with open(descriptor, "rb") as file:
                 beginning = file.read(MAX_HEAD_BYTES)
             name = os.path.relpath(path, root)
-            found.append(listed_of(name, beginning, status.st_size, status.st_mtime))
-    return sorted(found, key=lambda one: -one.used)
+            found.append(listed_entry(name, beginning, status.st_size, status.st_mtime))
+    return found
 
 
 def to_prune(
     listed: Iterable[Listed],
-    max_bytes: int | None = None,
-    older_than_seconds: float | None = None,
-    is_unwanted: Callable[[Listed], bool] = lambda one: False,
-    now: float | None = None,
+    max_bytes: int | None,
+    older_than_seconds: float | None,
+    is_unwanted: Callable[[Listed], bool],
 ) -> list[Listed]:
-    """The unwanted, those not used for so long, then the longest unused beyond a size."""
-    now = time.time() if now is None else now
+    """Unwanted entries, those unused for too long, then the least recently used beyond a size."""
+    now = time.time()
     remaining: list[Listed] = []
     chosen: list[Listed] = []
     for one in sorted(listed, key=lambda one: -one.used):

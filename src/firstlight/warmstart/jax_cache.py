@@ -1,6 +1,6 @@
-"""JAX's persistent compilation cache, set to store everything, in a store of ours.
+"""Makes JAX's persistent compilation cache use our store, and store every program.
 
-JAX has no public place for another store: it makes its own by `get_file_cache`, which is replaced.
+JAX has no public way to set a store: it calls `get_file_cache`, which is replaced here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firstlight.warmstart.warning import warn
 if TYPE_CHECKING:
     from firstlight.warmstart.sharing.shared import Shared
 
-#: Whatever it took to compile; and no path in any key, which XLA's own caches would put there.
+#: Store programs of any compile time and size. XLA's own caches would put paths into the keys.
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -30,16 +30,16 @@ _SETTINGS = {
 
 
 def attach(cache: str | os.PathLike[str] | None = None) -> None:
-    """Use the cache from now on; JAX is imported, at least as far as its compilation cache.
+    """Use the cache from now on; JAX's compilation cache must have been imported.
 
-    A JAX that keeps its programs in another way is left as it is, with a warning.
+    If this JAX's cache has another form, warn and leave it unchanged.
     """
     if folder.is_off():
         return
     try:
         _attach(cache)
     except Exception as error:
-        warn(f"this JAX cannot use it ({error!r}): it compiles as without.")
+        warn(f"this version of JAX cannot use it ({error!r}): programs are compiled as without it.")
 
 
 def _attach(cache: str | os.PathLike[str] | None) -> None:
@@ -59,22 +59,22 @@ def _attach(cache: str | os.PathLike[str] | None) -> None:
 
 
 def current_store() -> Store | None:
-    """The store that JAX uses, if it is one of ours."""
+    """The store that JAX uses, if it is ours."""
     from jax._src import compilation_cache
     from jax._src.config import config
 
     maker = compilation_cache.get_file_cache
     if not isinstance(maker, _StoreMaker) or not config.jax_enable_compilation_cache:
         return None
-    compilation_cache._initialize_cache()  # at most once: as before the first compile
+    compilation_cache._initialize_cache()  # once, as JAX does before the first compile
     return maker.store
 
 
 class _StoreMaker:
     """JAX's `get_file_cache`: called with a folder before the first compile that may use it.
 
-    The folder is the program's, where the program names one later than we do. urls: those that
-    were given to Firstlight; any other is one of JAX's own cache.
+    If the program sets a folder after us, it is that one. urls: those given to Firstlight; JAX's
+    own cache handles any other.
     """
 
     def __init__(self, get_file_cache: Any) -> None:
@@ -85,23 +85,23 @@ class _StoreMaker:
         self._leases = Leases()
         self._requests = KeyRequests(_recorder())
         self.store: Store | None = None
-        # The end of every compile, also of one that fails or may not be stored.
-        monitoring.register_event_duration_secs_listener(self._heard)
+        # Reported at the end of every compile, including those that fail or may not be stored.
+        monitoring.register_event_duration_secs_listener(self._on_event)
 
     def __call__(self, path: str) -> tuple[Any, str] | None:
         if "://" in path and path not in self.urls:
             found: tuple[Any, str] | None = self._get_file_cache(path)
             return found
         try:
-            self.store = self._made(path)
+            self.store = self._make_store(path)
         except folder.CacheFolderError as error:
             warn(str(error))
-            # Said once: the processes that this one starts could not use it either.
+            # Warn once: the processes that this one starts could not use it either.
             os.environ.pop("FIRSTLIGHT_WARMSTART", None)
             return None
         return self.store, path
 
-    def _made(self, path: str) -> Store:
+    def _make_store(self, path: str) -> Store:
         from jax._src.lib import version_str
         from jax.version import __version__
 
@@ -110,12 +110,12 @@ class _StoreMaker:
         try:
             root = folder.opened(folder.in_front() if url else path)
         except folder.ForeignFolderError as error:
-            # What is in it may be signed; a folder of this user's own goes in front of it.
+            # Its entries may be signed: use it as a shared cache, behind the user's own folder.
             if url or os.path.abspath(path) == os.path.abspath(folder.in_front()):
                 raise
             url, why_shared = path, str(error)
             root = folder.opened(folder.in_front())
-        entries = Entries(root, folder.compatible(__version__, version_str), max_bytes)
+        entries = Entries(root, folder.kind_name(__version__, version_str), max_bytes)
         return Store(
             entries,
             self._leases,
@@ -124,7 +124,7 @@ class _StoreMaker:
             partial(_open_shared, url, why_shared) if url else lambda: None,
         )
 
-    def _heard(self, event: str, seconds: float, **about: Any) -> None:
+    def _on_event(self, event: str, seconds: float, **about: Any) -> None:
         if STAGES.get(event) == "compile":
             self._requests.forget()
             if self.store is not None:
@@ -132,7 +132,7 @@ class _StoreMaker:
 
 
 def _recorder() -> Callable[[KeyRequest], None]:
-    """What writes down every program, under `firstlight warm record`."""
+    """The recorder of every program under `firstlight warm record`, else one that does nothing."""
     path = os.environ.get("FIRSTLIGHT_WARM_RECORD")
     if not path:
         return lambda request: None
@@ -142,7 +142,7 @@ def _recorder() -> Callable[[KeyRequest], None]:
 
 
 def _open_shared(url: str, why_shared: str) -> Shared | None:
-    # With the library that checks signatures: not loaded where all is found in the folder.
+    # Imports the library that checks signatures, so only after a miss in the folder.
     try:
         from firstlight.warmstart.sharing.shared import open_shared
 
@@ -155,8 +155,8 @@ def _open_shared(url: str, why_shared: str) -> Shared | None:
 def _shares_work() -> bool:
     """Whether processes may wait for each other.
 
-    Those of jax.distributed compile together, talking to each other, and only the first one stores
-    anything: one that waited would stop them all.
+    The processes of jax.distributed communicate while they compile, and only the first one stores
+    anything: if one waited, all would stop.
     """
     from jax._src import distributed
 

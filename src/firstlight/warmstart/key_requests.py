@@ -1,7 +1,7 @@
-"""What JAX made its key of: kept with every compiled program, so that a miss can be explained.
+"""Records what JAX's key was made of with every compiled program, to explain later misses.
 
-JAX hashes a list of named parts. Their functions are remembered when a key is made, and called
-again only when a program was compiled: a hit costs nothing.
+JAX hashes a list of named parts. Their hash functions are kept when a key is made, and called again
+only if the program is compiled: a hit costs nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 _DIGITS = 16
 _CONSTANT = re.compile(r"dense(_resource)?<[^>]*>")
-#: Constants beyond this many elements are left out of a printed program.
+#: Constants with more elements are left out of a printed program.
 _PRINTED_ELEMENTS = 16
 _MAX_TEXT = 2000
 
 
 @dataclass
 class KeyRequest:
-    """A key, and what JAX made it of."""
+    """A key, and what JAX makes it of."""
 
     module: Any
     devices: Any
@@ -37,9 +37,9 @@ class KeyRequest:
 
 
 class KeyRequests:
-    """The last one of each thread, from its key until the end of its compile.
+    """The current request of each thread, from its key until the end of its compile.
 
-    on_key: called with every one; it must not fail.
+    on_key: called with every request; it must not raise.
     """
 
     def __init__(self, on_key: Callable[[KeyRequest], None] = lambda request: None) -> None:
@@ -49,19 +49,19 @@ class KeyRequests:
         self._of_thread = threading.local()
         self._get_cache_key = compilation_cache.get_cache_key
         compilation_cache.get_cache_key = self._asked
-        # Of one JAX, not of all: without it, keys are explained less well.
+        # Some versions of JAX lack it; then misses are explained in less detail.
         self._log_part = getattr(cache_key, "_log_cache_key_hash", None)
         if self._log_part is not None:
             cache_key._log_cache_key_hash = self._part
 
     def about(self, key: str) -> bytes:
-        """What is known about the program of a key that this thread asked for (JSON)."""
+        """A description (JSON) of the program, if its key is the last that this thread made."""
         request: KeyRequest | None = getattr(self._of_thread, "request", None)
         if request is None or request.key != key:
             return b"{}"
         try:
             return json.dumps(described(request), sort_keys=True).encode()
-        except Exception:  # another JAX: the program is stored nevertheless
+        except Exception:  # in another version of JAX: store the program without it
             return b"{}"
 
     def forget(self) -> None:
@@ -92,18 +92,18 @@ class KeyRequests:
 
 
 def described(request: KeyRequest) -> dict[str, Any]:
-    """The parts of a key, each as a digest, and what they are in words where there are any."""
+    """Digests of the parts of a key, and readable descriptions of some of them."""
     from jax._src.lib import version_str
     from jax.version import __version__
 
     options = request.options
     build = options.executable_build_options
-    text = printed(request.module)
+    text = _CONSTANT.sub("dense<>", printed(request.module))
     return {
         "function": request.key.rpartition("-")[0],
         "shapes": _shapes(request.module),
         "parts": {name: _digest(hash_part) for name, hash_part in request.parts},
-        "without_constants": _text_digest(_CONSTANT.sub("dense<>", text)),
+        "without_constants": hashlib.sha256(text.encode()).hexdigest()[:_DIGITS],
         "xla_flags": " ".join(_flags())[:_MAX_TEXT],
         "options": {
             "num_replicas": options.num_replicas,
@@ -134,12 +134,8 @@ def _digest(hash_part: Callable[[object], object]) -> str:
     return whole.hexdigest()[:_DIGITS]
 
 
-def _text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
 def _shapes(module: Any) -> str:
-    """`(f32[3,4], i32[]) -> f32[3]`, of the program's main function."""
+    """The types of the program's main function, such as `(f32[3,4], i32[]) -> f32[3]`."""
     for operation in module.body.operations:
         names = operation.attributes
         if "sym_name" in names and names["sym_name"].value == "main":
@@ -148,7 +144,7 @@ def _shapes(module: Any) -> str:
 
 
 def _short_types(text: str) -> str:
-    """`tensor<3x4xf32>` as users of JAX know it."""
+    """Write `tensor<3x4xf32>` as JAX does: `f32[3,4]`."""
 
     def short(found: re.Match[str]) -> str:
         *shape, element = found[1].split("x")
@@ -158,7 +154,7 @@ def _short_types(text: str) -> str:
 
 
 def _flags() -> list[str]:
-    """XLA's flags as JAX looks for them."""
+    """XLA's flags, from where JAX takes them."""
     variables = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     arguments = [argument for argument in sys.argv if argument.startswith("--xla")]
     return sorted([*" ".join(variables).split(), *arguments])

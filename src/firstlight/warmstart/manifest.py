@@ -1,15 +1,15 @@
-"""A warm manifest: what a program compiled, so that it can be compiled again without the program.
+"""Warm manifests: what a program compiled, so that it can be compiled again without the program.
 
-One zip file: `manifest.json`, and in `objects/` every lowered program (StableHLO, as JAX lowered
-it) and every set of compile options, named by their SHA-256. It is as good as source code: compile
-only what you would run.
+A manifest is a zip file with `manifest.json` and, in `objects/`, every lowered program (StableHLO
+from JAX) and every set of compile options, named by their SHA-256. Trust it like source code:
+compile only what you would run.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,6 +18,7 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.warmstart import folder
+from firstlight.whole_files import write_bytes
 
 _SCHEMA, _VERSION = "firstlight.warm-manifest", 1
 _INDEX = "manifest.json"
@@ -25,15 +26,15 @@ _MAX_INDEX_BYTES, _MAX_OBJECT_BYTES = 1 << 28, 1 << 31
 
 
 class ManifestError(FirstlightError):
-    """A manifest that cannot be read, or not be used here."""
+    """A manifest that cannot be read, or not used here."""
 
 
 @dataclass(frozen=True)
 class Program:
     """One compile, by its key.
 
-    program, options: names of objects. devices: ids. has_callbacks: JAX may not store its result.
-    variables, arguments: XLA's flags, which are part of the key.
+    program, options: names of objects. devices: ids. has_callbacks: it calls back into Python, and
+    JAX may not store it. variables, arguments: XLA's flags, which are part of the key.
     """
 
     key: str
@@ -54,7 +55,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Manifest:
-    """command: what was run, without the interpreter."""
+    """command: the program and its arguments, without the interpreter."""
 
     command: list[str]
     programs: list[Program]
@@ -66,36 +67,33 @@ def object_name(content: bytes) -> str:
 
 
 def kind_here() -> str:
-    """The kind of this machine, without importing JAX."""
+    """The name of this kind of machine, without importing JAX."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return folder.compatible(version("jax"), version("jaxlib"))
+        return folder.kind_name(version("jax"), version("jaxlib"))
     except PackageNotFoundError:
         raise ManifestError("JAX is not installed: pip install 'firstlight[jax]'") from None
 
 
 def write(path: Path, manifest: Manifest) -> None:
-    """In place of what is there; readers see the old or the new one."""
+    """Write a manifest, replacing the file atomically."""
     index = {
         "schema": _SCHEMA,
         "schema_version": _VERSION,
         "command": manifest.command,
         "programs": [asdict(program) for program in manifest.programs],
     }
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(unfinished, "x", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_INDEX, json.dumps(index, indent=1))
-            for name, content in sorted(manifest.objects.items()):
-                archive.writestr(f"objects/{name}", content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_INDEX, json.dumps(index, indent=1))
+        for name, content in sorted(manifest.objects.items()):
+            archive.writestr(f"objects/{name}", content)
+    write_bytes(path, whole.getvalue())
 
 
 def read(path: Path) -> Manifest:
-    """Every object is what its name says."""
+    """Read a manifest and check the digests of its objects."""
     try:
         with zipfile.ZipFile(path) as archive:
             plain = json.loads(_member(archive, _INDEX, _MAX_INDEX_BYTES))

@@ -1,12 +1,12 @@
-"""Compiled programs in one signed file, to be carried into an image or to another site.
+"""Packs: compiled programs in one signed file, to be carried into an image or to another site.
 
-A pack is an entry whose value is entries, each after its length: one signature covers all of them.
+A pack is itself an entry, whose value is a list of entries, each preceded by its length. So one
+signature covers them all.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from firstlight.errors import FirstlightError
 from firstlight.warmstart import sealed
 from firstlight.warmstart.entries import Entries
 from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
+from firstlight.whole_files import write_bytes
 
 _KIND, _KEY = "pack", "firstlight pack 1"
 _LENGTH_BYTES = 8
@@ -22,26 +23,20 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 class PackError(FirstlightError):
-    """A pack that is not written, or not unpacked."""
+    """A pack cannot be written or unpacked."""
 
 
 def pack(path: Path, contents: list[bytes], signatures: Signatures) -> None:
-    """Write entries to a new file, or in place of another one."""
+    """Write entries to a file, replacing it atomically."""
     if signatures.own is None:
         raise PackError("a pack has to be signed. Make a key first: firstlight keys generate")
     body = b"".join(len(one).to_bytes(_LENGTH_BYTES, "big") + one for one in contents)
     about = json.dumps({"entries": len(contents)}).encode()
-    whole = signatures.sign(sealed.seal(_KIND, _KEY, body, about))
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(whole)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_bytes(path, signatures.sign(sealed.seal(_KIND, _KEY, body, about)))
 
 
 def unpack(path: Path, root: str, max_bytes: int, signatures: Signatures) -> int:
-    """Store all entries of a pack that a trusted key has signed, or none; returns how many."""
+    """Store all entries of a pack and return their number; none if no trusted key signed it."""
     whole = path.read_bytes()
     verdict = signatures.verdict(whole)
     if verdict is not Verdict.TRUSTED:
@@ -62,6 +57,6 @@ def _entries(body: bytes, path: Path) -> Iterator[tuple[sealed.Head, bytes]]:
         entry = body[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
         head = sealed.head(entry[: sealed.MAX_HEAD_BYTES])
         if head is None or not _FOLDER.fullmatch(head.kind) or not sealed.is_whole(entry):
-            raise PackError(f"{path}: contains something that is no entry; nothing was unpacked.")
+            raise PackError(f"{path}: part of it is not an entry; nothing was unpacked.")
         yield head, entry
         at += _LENGTH_BYTES + length

@@ -1,6 +1,6 @@
-"""What a program compiles, written down for a manifest: a file per key, in a folder.
+"""Records what a program compiles, for a manifest: one file per key, in a folder.
 
-Runs in the program's processes, where FIRSTLIGHT_WARM_RECORD names the folder.
+This runs in the program's processes; FIRSTLIGHT_WARM_RECORD names the folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from firstlight.warmstart.folder import compatible
+from firstlight.warmstart.folder import kind_name
 from firstlight.warmstart.key_requests import KeyRequest, described, printed
 from firstlight.warmstart.manifest import Manifest, Program, object_name
 from firstlight.warmstart.warning import warn
@@ -25,21 +25,21 @@ _CALLBACK = re.compile(r'custom_call @\w*callback|call_target_name = "\w*callbac
 
 
 class Recorder:
-    """Called with every key that JAX makes; it never fails."""
+    """Called with every key that JAX makes; never raises."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._known: set[str] = set()
-        self._is_well = True
+        self._has_failed = False
 
     def __call__(self, request: KeyRequest) -> None:
-        if request.key in self._known or not self._is_well:
+        if request.key in self._known or self._has_failed:
             return
         self._known.add(request.key)
         try:
             self._write(request)
         except Exception as error:
-            self._is_well = False
+            self._has_failed = True
             warn(f"nothing more is recorded: {error!r}.")
 
     def _write(self, request: KeyRequest) -> None:
@@ -47,7 +47,7 @@ class Recorder:
         about = described(request)
         record = Program(
             key=request.key,
-            kind=compatible(about["jax"], about["jaxlib"]),
+            kind=kind_name(about["jax"], about["jaxlib"]),
             program=object_name(bytecode),
             options=object_name(options),
             devices=[int(device.id) for device in request.devices.flat],
@@ -57,14 +57,14 @@ class Recorder:
             arguments=[argument for argument in sys.argv if argument.startswith("--xla")],
             about=about,
         )
-        for content in (bytecode, options, json.dumps(asdict(record)).encode()):
-            is_record = content is not bytecode and content is not options
-            name = f"{object_name(request.key.encode())}.json" if is_record else None
-            _write_whole(self._path / (name or object_name(content)), content)
+        for content in (bytecode, options):
+            _write_whole(self._path / object_name(content), content)
+        name = f"{object_name(request.key.encode())}.json"
+        _write_whole(self._path / name, json.dumps(asdict(record)).encode())
 
 
 def collected(path: Path, command: list[str]) -> Manifest:
-    """The manifest of all that the processes of a program have recorded."""
+    """The manifest of everything that the processes of a program have recorded."""
     programs = [Program(**json.loads(file.read_bytes())) for file in path.glob("*.json")]
     programs.sort(key=lambda one: (one.about.get("compiled", 0), one.key))
     names = {name for one in programs for name in (one.program, one.options)}
@@ -72,7 +72,7 @@ def collected(path: Path, command: list[str]) -> Manifest:
 
 
 def _bytecode(module: Any) -> bytes:
-    """The program without places in source files, in the form that JAX hashes."""
+    """The program without source locations, in the form that JAX hashes."""
     from jax._src.lib.mlir import passmanager
 
     with module.context:

@@ -1,9 +1,9 @@
-"""The form of an entry: a compiled program together with what it is for, and who signed it.
+"""The format of an entry: a compiled program with its key, kind of machine and signature.
 
-MAGIC; a checksum; the public key of the signer and the signature (zeros: nobody signed); then the
-body: with their lengths the kind of machine, JAX's key and what is known about the program (JSON),
-and the value. The signature is of the body's SHA-256, so that a value signed for one key and one
-kind of machine is refused under any other; the checksum is of signer, signature and that digest.
+MAGIC; a checksum; the signer's public key and the signature (zeros if unsigned); then the body:
+the kind of machine, JAX's key and a description of the program (JSON), each preceded by its
+length, and the value. The signature covers the body's SHA-256, so a value signed for one key and
+kind of machine is refused under any other. The checksum covers signer, signature and that digest.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ MAGIC = b"firstlight compiled 2\n"
 _CHECKSUM_BYTES, _SIGNER_BYTES, _SIGNATURE_BYTES, _LENGTH_BYTES = 32, 32, 64, 4
 _SIGNER_AT = len(MAGIC) + _CHECKSUM_BYTES
 _BODY_AT = _SIGNER_AT + _SIGNER_BYTES + _SIGNATURE_BYTES
-#: Of kind, key and about together: what a reader of heads has to read.
+#: Bound of everything before the value: as much as a reader of heads has to read.
 MAX_HEAD_BYTES = 1 << 16
 _UNSIGNED = bytes(_SIGNER_BYTES + _SIGNATURE_BYTES)
-#: So that no signature of an entry is one of anything else.
+#: Signed with the digest, so that no signature of an entry is valid for anything else.
 _CONTEXT = b"firstlight compiled program 1\n"
 
 
 @dataclass(frozen=True)
 class Head:
-    """All of an entry but its value; believed only where the whole entry was checked."""
+    """Everything in an entry but its value; unverified until the whole entry was checked."""
 
     kind: str
     key: str
     about: dict[str, Any]
-    signer: bytes  # empty: nobody
+    signer: bytes  # empty: unsigned
     value_at: int
 
 
 def seal(kind: str, key: str, value: bytes, about: bytes = b"{}") -> bytes:
-    """An entry that nobody has signed."""
+    """An unsigned entry; a description that is too long is left out."""
     fields = [kind.encode(), key.encode(), about]
     if sum(map(len, fields)) > MAX_HEAD_BYTES - _BODY_AT - 3 * _LENGTH_BYTES:
         fields[2] = b"{}"
@@ -46,15 +46,15 @@ def seal(kind: str, key: str, value: bytes, about: bytes = b"{}") -> bytes:
 
 
 def signed(entry: bytes, signer: bytes, sign: Callable[[bytes], bytes]) -> bytes:
-    """The entry with a signature in place of any other; signer: its public key."""
+    """The entry with this signature instead of its own; signer: the public key."""
     digest = _digest(entry)
     signature = sign(_CONTEXT + digest)
     checksum = _checksum(signer + signature, digest)
     return b"".join([MAGIC, checksum, signer, signature, memoryview(entry)[_BODY_AT:]])
 
 
-def what_is_signed(entry: bytes) -> bytes | None:
-    """What a signature of the entry has to be of; None: it is not as it was sealed."""
+def signed_message(entry: bytes) -> bytes | None:
+    """The message that a signature of the entry covers; None if the entry is damaged."""
     if not entry.startswith(MAGIC) or len(entry) < _BODY_AT:
         return None
     digest = _digest(entry)
@@ -63,18 +63,18 @@ def what_is_signed(entry: bytes) -> bytes | None:
 
 
 def signature_of(entry: bytes) -> tuple[bytes, bytes]:
-    """(public key, signature), which nobody has checked yet."""
+    """(public key, signature), unverified."""
     split = _SIGNER_AT + _SIGNER_BYTES
     return entry[_SIGNER_AT:split], entry[split:_BODY_AT]
 
 
 def is_whole(entry: bytes) -> bool:
-    """Whether it is an entry, and as it was sealed."""
-    return what_is_signed(entry) is not None
+    """Whether it is an undamaged entry."""
+    return signed_message(entry) is not None
 
 
 def head(beginning: bytes) -> Head | None:
-    """The head of an entry whose first MAX_HEAD_BYTES are given; None: it is none."""
+    """The head of an entry from its first MAX_HEAD_BYTES; None if they are not an entry's."""
     if not beginning.startswith(MAGIC):
         return None
     fields, at = [], _BODY_AT
@@ -93,7 +93,7 @@ def head(beginning: bytes) -> Head | None:
 
 
 def value_of(entry: bytes, kind: str, key: str) -> bytes | None:
-    """The value of a whole entry of this kind and key; None for any other content."""
+    """The value of an undamaged entry of this kind and key; None for any other content."""
     found = head(entry[:MAX_HEAD_BYTES])
     if found is None or (found.kind, found.key) != (kind, key) or not is_whole(entry):
         return None
@@ -101,7 +101,7 @@ def value_of(entry: bytes, kind: str, key: str) -> bytes | None:
 
 
 def unchecked_value(entry: bytes) -> bytes | None:
-    """The value of an entry that was checked already."""
+    """The value of an entry that was already checked."""
     found = head(entry[:MAX_HEAD_BYTES])
     return None if found is None else entry[found.value_at :]
 

@@ -1,6 +1,6 @@
-"""Who may write programs that this user runs: the user's own key, and keys trusted for that.
+"""Signatures of programs: this user runs those of their own key and of keys they trust for that.
 
-Imports `cryptography`: loaded only where entries come from elsewhere.
+Imports `cryptography`, so it is loaded only for entries from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from firstlight.snapshot.trust import Standing, TrustedKeys, default_private_key
 from firstlight.warmstart import sealed
 from firstlight.warmstart.folder import is_trusted
 
-#: A file with the private key that signs what this process compiles.
+#: Names the file of the private key that signs what this process compiles.
 KEY_VARIABLE = "FIRSTLIGHT_SIGNING_KEY"
 
 
 class Verdict(Enum):
-    """What an entry from elsewhere is worth."""
+    """Whether an entry may be loaded; if not, why not."""
 
     TRUSTED = "signed by a trusted key"
     DAMAGED = "damaged"
@@ -35,14 +35,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Signatures:
-    """own: signs, and is trusted. trusted: whose programs this user runs."""
+    """own: the key that signs. trusted: the public keys whose programs this user runs."""
 
     own: PrivateKey | None
     trusted: frozenset[bytes]
 
     @classmethod
     def of_user(cls) -> Signatures:
-        """KeyFileError: a key was named that cannot be used."""
+        """The keys in the user's settings; KeyFileError if one that was named cannot be used."""
         own = _own_key()
         _require_private(TrustedKeys.for_programs().folder)
         now = datetime.now(UTC)
@@ -59,15 +59,15 @@ class Signatures:
         return sealed.signed(entry, self.own.public.raw, self.own.sign)
 
     def verdict(self, entry: bytes) -> Verdict:
-        """Whether this user may run it; its key and kind are still to be compared."""
+        """Whether this user may run it; the caller still has to compare its key and kind."""
         found = checked_signature(entry)
         is_foreign = sealed.signature_of(entry)[0] not in self.trusted
         return Verdict.FOREIGN if found is Verdict.TRUSTED and is_foreign else found
 
 
 def checked_signature(entry: bytes) -> Verdict:
-    """TRUSTED: by the key that it names, whoever holds it."""
-    data = sealed.what_is_signed(entry)
+    """TRUSTED if the signature is valid for the key that the entry names, with any holder."""
+    data = sealed.signed_message(entry)
     if data is None:
         return Verdict.DAMAGED
     signer, signature = sealed.signature_of(entry)
@@ -78,23 +78,19 @@ def checked_signature(entry: bytes) -> Verdict:
     return Verdict.TRUSTED
 
 
-def signer_of(entry: bytes) -> str:
-    """The key that an entry says it was signed with, as `firstlight keys trust` takes it."""
-    return PublicKey(sealed.signature_of(entry)[0]).base64
-
-
 def what_to_do(verdict: Verdict, entry: bytes) -> str:
-    """A sentence to append where it is up to the user; empty where it is not."""
+    """The sentence on how to trust a foreign key; empty for other verdicts."""
     if verdict is not Verdict.FOREIGN:
         return ""
+    signer = PublicKey(sealed.signature_of(entry)[0]).base64
     return (
-        " If you want to run whatever its holder compiles: firstlight keys trust --programs "
-        f"{signer_of(entry)} --name NAME"
+        " If you want to run everything that its holder compiles: firstlight keys trust --programs "
+        f"{signer} --name NAME"
     )
 
 
 def _require_private(folder: Path) -> None:
-    """Whoever can add a key there runs programs with this user's rights."""
+    """Refuse a folder of keys that others can write to: adding a key there means running code."""
     for path in (folder.parent, folder, *folder.glob("*")):
         if path.exists() and not is_trusted(path.stat()):
             raise KeyFileError(
@@ -109,7 +105,7 @@ def _own_key() -> PrivateKey | None:
         return load_private(Path(named))
     path = default_private_key()
     try:
-        # Nobody can be asked for a passphrase in the middle of a program.
+        # A running program cannot ask for a passphrase.
         return None if not path.is_file() or is_encrypted(path) else load_private(path)
     except KeyFileError:
         return None

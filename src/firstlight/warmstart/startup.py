@@ -1,13 +1,13 @@
-"""Imported at the start of Python where FIRSTLIGHT_WARMSTART is set (firstlight-warmstart.pth).
+"""Imported when Python starts with FIRSTLIGHT_WARMSTART set (firstlight-warmstart.pth).
 
-Whatever goes wrong here, the program runs as if nothing had been asked for.
+No error here may reach the program: it runs without the cache instead.
 """
 
 
 def _attach() -> None:
     try:
         from firstlight.warmstart.jax_cache import attach
-    except Exception:  # the program may have changed the path of imports
+    except Exception:  # the program may have changed sys.path
         return
     attach()
 

@@ -1,6 +1,6 @@
-"""What JAX asks for compiled programs: those of all processes that share a folder, compiled once.
+"""The store that JAX asks for compiled programs: processes that share a folder compile each once.
 
-Whatever is wrong with the folder, the program runs; at worst it compiles.
+Trouble with the folder never stops the program; at worst it compiles.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Store:
     """`get` and `put`, as JAX calls them around a compile.
 
-    shares_work: asked on every miss: whether to wait for another process that compiles the same.
-    about: what is known about the program of a key that was just compiled (JSON).
-    open_shared: called on the first miss: a place behind the folder, which other machines use too.
+    shares_work: called on every miss: whether to wait for another process that compiles the same.
+    about: a description (JSON) of the program of a key that was just compiled.
+    open_shared: called on the first miss: the cache behind the folder, shared with other machines.
     """
 
     def __init__(
@@ -53,77 +53,77 @@ class Store:
             return self._opened
 
     def get(self, key: str) -> bytes | None:
-        """The program, which another process may be compiling. None: this thread should."""
+        """The program, after waiting for a process that compiles it; None: compile it here."""
         try:
             value = self._entries.read(key)
             if value is None and self._is_writable and self._shares_work():
-                return self._awaited(key)
+                return self._wait_or_lease(key)
         except OSError as error:
             self._give_up_writing(error)
             value = None
-        return self._of_others(key) if value is None else value
+        return self._from_shared(key) if value is None else value
 
     def look(self, key: str) -> bytes | None:
-        """The value if it is there, here or with the others; nobody is waited for."""
+        """The value if the folder or the shared cache has it now; never waits for a compile."""
         try:
             value = self._entries.read(key)
         except OSError:
             value = None
-        return self._of_others(key, waits=False) if value is None else value
+        return self._from_shared(key, waits=False) if value is None else value
 
     def put(self, key: str, value: bytes) -> None:
         entry = seal(self._entries.kind, key, value, self._about(key))
         try:
-            if self._is_writable:
-                self._entries.keep(key, entry)
-        except OSError as error:
-            self._give_up_writing(error)
+            self._keep(key, entry)
         finally:
             self._leases.release()
         if self._shared is not None:
-            self._shared.put(key, entry, self._entries.kind)
+            self._shared.put(self._entries.kind, key, entry)
 
     def release(self) -> None:
-        """The end of a compile, whatever came of it."""
+        """Called at the end of every compile, also after a failure."""
         self._leases.release()
         if self._opened is not None:
             self._opened.release()
 
     def flush(self, seconds: float) -> None:
-        """Wait until what was put is where others find it, but not for longer."""
+        """Wait until everything that was put has been sent to the shared cache, or time is up."""
         if self._shared is not None:
             self._shared.flush(seconds)
 
-    def _of_others(self, key: str, waits: bool = True) -> bytes | None:
-        """What another machine has compiled, or is compiling; it is kept here."""
+    def _from_shared(self, key: str, waits: bool = True) -> bytes | None:
+        """What another machine has compiled, or is compiling; it is stored here too."""
         if self._shared is None:
             return None
         kind, waits = self._entries.kind, waits and self._shares_work()
         entry = self._shared.get(kind, key, waits, on_progress=self._leases.renew)
         if entry is None:
             return None
+        self._keep(key, entry)
+        return unchecked_value(entry)
+
+    def _keep(self, key: str, entry: bytes) -> None:
         try:
             if self._is_writable:
                 self._entries.keep(key, entry)
         except OSError as error:
             self._give_up_writing(error)
-        return unchecked_value(entry)
 
-    def _awaited(self, key: str) -> bytes | None:
-        """The program of another process, or None with the lease to compile it."""
+    def _wait_or_lease(self, key: str) -> bytes | None:
+        """The program of another process, or None with the lease to compile it here."""
         lease = self._entries.path(key) + LEASE
         waited = None
         while not self._leases.take(lease, after_expiry=waited is Waited.EXPIRED):
             if waited is Waited.RELEASED:
-                return None  # it was not stored, and will not be: queueing would gain nothing
+                return None  # programs that are not stored gain nothing from queueing
             waited = self._leases.wait(lease)
-            if waited is Waited.IN_VAIN:
+            if waited is Waited.STILL_HELD:
                 return None
             value = self._entries.read(key)
             if value is not None:
                 return value
-        # It may have been stored between our look and our lease.
-        value = self._entries.read(key) or self._of_others(key)
+        # It may have been stored between the first read and the lease.
+        value = self._entries.read(key) or self._from_shared(key)
         if value is not None:
             self._leases.release()
         return value

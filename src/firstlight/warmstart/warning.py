@@ -1,4 +1,4 @@
-"""How a program learns that its cache cannot be used."""
+"""The warning that the cache cannot be used."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import warnings
 
 
 def warn(about: str) -> None:
-    """A warning, which ends nothing even where warnings are errors."""
+    """Warn; where warnings are errors, print to stderr instead of raising."""
     text = f"firstlight: compilation cache: {about}"
     try:
-        # Of no line: that of the program which happens to compile has nothing to do with it.
+        # Without a line of the program: the one that happens to compile is not the cause.
         warnings.warn_explicit(text, RuntimeWarning, "firstlight.warmstart", 1)
     except RuntimeWarning:
         print(text, file=sys.stderr)

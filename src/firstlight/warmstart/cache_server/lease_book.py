@@ -1,6 +1,6 @@
-"""Who compiles what, as a server keeps it: in memory, by its own clock.
+"""A server's leases, in memory and by its own clock.
 
-A server that starts again has forgotten all: whoever renews a lease that nobody has gets it back.
+After a restart the server knows none: a process that renews a free lease gets it back.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from firstlight.warmstart.leases import LEASE_SECONDS
 from firstlight.warmstart.sharing.place import LeaseState
 
-#: For so long nobody waits for a program that was compiled and not stored.
+#: How long nobody waits for a program that was compiled and not stored.
 _NOT_STORED_SECONDS = 60.0
 _MAX_REMEMBERED = 100_000
 
 
 class LeaseBook:
-    """is_stored: whether there is an entry of a name. clock: in seconds."""
+    """is_stored: whether an entry of this name exists. clock: in seconds."""
 
     def __init__(
         self, is_stored: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
@@ -40,12 +40,12 @@ class LeaseBook:
     ) -> LeaseState | None:
         """The state of a lease after `look`, `take`, `renew` or `release`; None: no such action.
 
-        patience_seconds: how long to wait for a lease that another one holds.
+        patience_seconds: how long to wait if another process holds it.
         """
         if action not in self._actions:
             return None
         with self._changed:
-            self._forget_ended()
+            self._remove_ended()
             state = self._actions[action](name, holder)
             if state is LeaseState.HELD and patience_seconds and action in ("look", "take"):
                 self._changed.wait(patience_seconds)
@@ -70,7 +70,7 @@ class LeaseBook:
     def _take(self, name: str, holder: str) -> LeaseState:
         state = self._look(name, holder)
         if state is LeaseState.HELD and self._holder(name) == holder:
-            return LeaseState.GRANTED  # asked again: the answer was lost
+            return LeaseState.GRANTED  # the first answer was lost
         if state is not LeaseState.FREE or self._not_stored.get(name, 0.0) > self._clock():
             return state
         return self._granted(name, holder)
@@ -91,7 +91,7 @@ class LeaseBook:
         self._held[name] = (holder, self._clock() + LEASE_SECONDS)
         return LeaseState.GRANTED
 
-    def _forget_ended(self) -> None:
+    def _remove_ended(self) -> None:
         if len(self._held) + len(self._not_stored) > _MAX_REMEMBERED:
             now = self._clock()
             self._held = {n: held for n, held in self._held.items() if held[1] > now}

@@ -1,4 +1,4 @@
-"""The entries of a server: signed ones only, within a bound, the longest unused evicted first."""
+"""The entries of a server: signed, within a bound, the least recently used evicted first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refusal(Enum):
 
 
 class ServedEntries:
-    """root: a folder of the server's own. verdict: on the signature of an entry."""
+    """root: a folder for the server only. verdict: judges the signature of an entry."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ServedEntries:
         return os.path.exists(os.path.join(self.root, name))
 
     def open(self, name: str) -> IO[bytes] | None:
-        """The file of an entry, which is used now."""
+        """The file of an entry, which counts as its use."""
         with suppress(OSError):
             file = open(os.path.join(self.root, name), "rb")  # noqa: SIM115 (closed by the caller)
             os.utime(file.fileno())
@@ -52,7 +52,7 @@ class ServedEntries:
         return None
 
     def store(self, name: str, entry: bytes) -> Refusal | None:
-        """Why it is not stored; None: it is."""
+        """Store an entry, and return None, or why it is not stored."""
         found = head(entry[:MAX_HEAD_BYTES])
         if len(entry) > self.max_entry_bytes:
             return Refusal.TOO_LARGE
@@ -63,9 +63,9 @@ class ServedEntries:
             return Refusal.NOT_AN_ENTRY
         if verdict is not Verdict.TRUSTED:
             return Refusal.NOT_TRUSTED
-        return self._kept(Entries(self.root, found.kind, self.max_bytes), found.key, entry)
+        return self._place(Entries(self.root, found.kind, self.max_bytes), found.key, entry)
 
-    def _kept(self, entries: Entries, key: str, entry: bytes) -> Refusal | None:
+    def _place(self, entries: Entries, key: str, entry: bytes) -> Refusal | None:
         with self._lock:
             try:
                 replaced = os.path.getsize(entries.path(key))

@@ -1,16 +1,17 @@
 """`firstlight cache serve`: entries and leases over HTTP, for machines that compile the same.
 
     GET, PUT  /v1/entries/KIND/NAME           an entry
-    GET       /v1/entries                     the heads of all entries, a line of JSON each
+    GET       /v1/entries                     the heads of all entries, one line of JSON each
     POST      /v1/leases/KIND/NAME/ACTION     look, take, renew, release
     GET       /health, /metrics
 
-Of an entry only the head is read, and nothing is ever executed. Whoever may write here can still
-not make others run anything: readers check signatures themselves.
+The server reads only the head of an entry and executes nothing. Write access to it does not let
+anyone run code elsewhere: readers check signatures themselves.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
@@ -20,6 +21,8 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from shutil import copyfileobj
@@ -29,7 +32,6 @@ from typing import Any
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.values import Values
-from firstlight.warmstart.cache_server.access import Access, Tokens
 from firstlight.warmstart.cache_server.lease_book import LeaseBook
 from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntries
 from firstlight.warmstart.inventory import entries_below
@@ -39,7 +41,7 @@ _ENTRY = re.compile(r"/v1/entries/([A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}/[0-9a-f]
 _LEASE = re.compile(_ENTRY.pattern.replace("entries", "leases", 1) + "/([a-z]+)")
 _HOLDER = re.compile(r"[0-9a-f]{0,64}")
 _SILENCE_SECONDS = 10.0
-#: For one request, however slowly its client sends or reads.
+#: For a whole request, even if its client keeps sending or reading.
 _REQUEST_SECONDS = 120.0
 _PATIENCE_SECONDS = 1.0
 _MAX_CONNECTIONS, _MAX_UPLOADS = 4096, 8
@@ -50,6 +52,29 @@ _STATUS_OF = {
     Refusal.NOT_TRUSTED: HTTPStatus.UNPROCESSABLE_ENTITY,
     Refusal.NO_ROOM: HTTPStatus.INSUFFICIENT_STORAGE,
 }
+
+
+class Access(IntEnum):
+    NONE = 0
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Without any token, everything is allowed: for servers that only their machine can reach."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+    def access(self, token: str) -> Access:
+        """What a token allows, in a time that reveals nothing about the known ones."""
+        if not self.read and not self.write:
+            return Access.WRITE
+        given = token.encode("utf-8", "replace")
+        may_write = [hmac.compare_digest(given, known.encode()) for known in self.write]
+        may_read = [hmac.compare_digest(given, known.encode()) for known in self.read]
+        return Access.WRITE if any(may_write) else Access.READ if any(may_read) else Access.NONE
 
 
 class CacheServer(ThreadingHTTPServer):
@@ -97,14 +122,14 @@ class CacheServer(ThreadingHTTPServer):
         return f"{'https' if self._tls else 'http'}://{name}:{port}"
 
     def server_bind(self) -> None:
-        # HTTPServer's asks for the name of the host, which may take long.
+        # HTTPServer's looks up the host's name, which may take long.
         TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
         connection.settimeout(_SILENCE_SECONDS)
         if self._tls is not None:
-            # Shaken by the thread of the connection: a silent client keeps nobody waiting.
+            # The connection's own thread does the handshake, so a silent client delays no other.
             connection = self._tls.wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False
             )
@@ -117,8 +142,8 @@ class CacheServer(ThreadingHTTPServer):
             self._ends[request] = time.monotonic() + _REQUEST_SECONDS
         return True
 
-    def begins(self, connection: socket.socket) -> None:
-        """A request of a connection begins, or its wait for one."""
+    def restart_deadline(self, connection: socket.socket) -> None:
+        """Called when a connection begins to wait for a request."""
         with self._lock:
             self._ends[connection] = time.monotonic() + _REQUEST_SECONDS
 
@@ -128,16 +153,16 @@ class CacheServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called twice a second: end the connections whose request takes too long."""
+        """Called twice a second: end connections whose request takes too long."""
         with self._lock:
             late = [c for c, end in self._ends.items() if end < time.monotonic()]
         for connection in late:
             with suppress(OSError):
-                # Of the socket itself: TLS would be taken from the thread that uses it.
+                # The plain socket's method: that of TLS would interfere with the thread using it.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or one that does not speak TLS, is nothing to report."""
+        """Ignore clients that went away or do not speak TLS."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -152,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            self._answer(HTTPStatus.BAD_REQUEST, b"a question has no body\n")
+            self._answer(HTTPStatus.BAD_REQUEST, b"GET takes no body\n")
         elif self.path == "/health":
             self._answer(HTTPStatus.OK, b"ok\n")
         elif not self._may(Access.READ):
@@ -177,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"the entry is too large\n")
         else:
             with self.server.uploads:
-                self._store(found[1], self._body(int(length)))
+                self._store(found[1], int(length))
 
     def do_POST(self) -> None:
         found = _LEASE.fullmatch(self.path)
@@ -187,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         state = None
         if found and _HOLDER.fullmatch(holder) and self.headers.get("Content-Length") == "0":
-            # Whoever waits is told soon, and asks rarely.
+            # The server waits for a held lease, so that clients learn of its end early.
             state = self.server.leases.act(found[1], found[2], holder, _PATIENCE_SECONDS)
         if state is None:
             self._answer(HTTPStatus.BAD_REQUEST, b"give look, take, renew or release\n")
@@ -195,29 +220,26 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, state.value.encode())
 
     def handle_one_request(self) -> None:
-        self.server.begins(self.connection)
+        self.server.restart_deadline(self.connection)
         super().handle_one_request()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are counted, not written down."""
+        """Requests are counted, not logged."""
 
     def _may(self, wanted: Access) -> bool:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
         granted = self.server.tokens.access(token if scheme.lower() == "bearer" else "")
         if granted >= wanted:
             return True
-        why = "this token may only read" if granted else "a token is missing, or is not one of ours"
+        why = "this token may only read" if granted else "the token is missing or unknown"
         status = HTTPStatus.FORBIDDEN if granted else HTTPStatus.UNAUTHORIZED
         self._answer(status, f"{why}\n".encode())
         return False
 
-    def _body(self, length: int) -> bytes:
-        body = self.rfile.read(length)
-        if len(body) < length:
+    def _store(self, name: str, length: int) -> None:
+        entry = self.rfile.read(length)
+        if len(entry) < length:
             raise ConnectionError
-        return body
-
-    def _store(self, name: str, entry: bytes) -> None:
         refusal = self.server.entries.store(name, entry)
         if refusal is None:
             self.server.count(metrics.CACHE_SERVER_RECEIVED, amount=len(entry))
@@ -246,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/octet-stream" if size else "text/plain")
         self.send_header("X-Content-Type-Options", "nosniff")
         if status >= 400 and self.command in ("PUT", "POST"):
-            self.close_connection = True  # its body was not read
+            self.close_connection = True  # the body may not have been read
             self.send_header("Connection", "close")
         self.end_headers()
 

@@ -1,6 +1,6 @@
-"""What is in the file of a frozen function: a head in JSON, then executables and pickles of JAX.
+"""The content of a frozen function's file: a head in JSON, then executables and JAX's pickles.
 
-Nothing here is run or unpickled: `sealing` decides first whether the file may be believed.
+This module runs and unpickles nothing: `sealing` first decides whether to trust the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Batch:
-    """Which of the leaves have rows, how many rows the executable computes, and which results."""
+    """How many rows the executable computes, and which argument and result leaves have rows."""
 
     rows: int
     inputs: tuple[int, ...]
@@ -39,19 +39,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Program:
-    """One executable: what it is called with, and what it returns."""
+    """One executable with its arguments and results."""
 
     static: Static  # keyword arguments that are part of the program
-    in_shape: trees.Shape  # of (args, kwargs); None with `in_leaves` where only JAX knows the tree
+    in_shape: trees.Shape  # of (args, kwargs); None if only JAX knows the tree
     in_leaves: tuple[Leaf, ...]
     kept: tuple[int, ...]  # the leaves that the executable takes: XLA drops unused ones
     out_shape: trees.Shape
     out_leaves: tuple[Leaf, ...]
     batch: Batch | None
     executable: bytes
-    #: JAX's own pickle of the same, around the executable: before it, and after it.
+    #: JAX's pickle of the executable: the parts before and after `executable`.
     pickled: tuple[bytes, bytes]
-    #: Pickles of both trees, where they hold classes that only JAX's registry knows.
+    #: Both trees pickled, if they contain classes that only JAX's registry knows.
     pickled_trees: bytes
 
 
@@ -64,26 +64,20 @@ class Artifact:
     needs_lapack: bool
     without_jax: bool  # whether a fresh process has run it without JAX
     programs: tuple[Program, ...]
-    arguments: tuple[str, ...] = ()  # names of the positional ones, where the function has some
+    arguments: tuple[str, ...] = ()  # names of the positional arguments
 
     @property
     def has_plain_trees(self) -> bool:
         return not any(program.pickled_trees for program in self.programs)
 
 
-_BLOBS = ("executable", "before", "after", "pickled_trees")
-
-
 def to_bytes(artifact: Artifact) -> bytes:
     blobs: list[bytes] = []
     programs = []
     for program in artifact.programs:
-        parts = (program.executable, *program.pickled, program.pickled_trees)
+        fields = asdict(program)
+        parts = [fields.pop("executable"), *fields.pop("pickled"), fields.pop("pickled_trees")]
         blobs += parts
-        fields = {k: v for k, v in vars(program).items() if k not in (*_BLOBS, "pickled")}
-        fields["in_leaves"] = [asdict(leaf) for leaf in program.in_leaves]
-        fields["out_leaves"] = [asdict(leaf) for leaf in program.out_leaves]
-        fields["batch"] = program.batch and asdict(program.batch)
         programs.append({**fields, "bytes": [len(part) for part in parts]})
     head = {
         **{k: v for k, v in vars(artifact).items() if k not in ("place", "programs")},
@@ -95,7 +89,7 @@ def to_bytes(artifact: Artifact) -> bytes:
 
 
 def from_bytes(data: bytes) -> Artifact:
-    """The content of a file that was checked before."""
+    """Parse the content of a file that has been checked."""
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
     try:
         head = json.loads(data[_LENGTH_BYTES:end])

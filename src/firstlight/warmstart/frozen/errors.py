@@ -1,4 +1,4 @@
-"""What can be wrong with a frozen function.
+"""Errors of frozen functions.
 
 FrozenError
 ├── CannotFreezeError    the function, or what it compiles to, cannot be put into a file

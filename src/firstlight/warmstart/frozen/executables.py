@@ -1,4 +1,4 @@
-"""One executable of a frozen function in memory, run with or without JAX."""
+"""A frozen function's executable in memory, run with or without JAX."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Leaves = list[Any]
 
 
 class Executable:
-    """Called with the leaves of its arguments, of which the last rows may be missing."""
+    """Called with the leaves of its arguments, which may have fewer rows than it computes."""
 
-    #: Makes of a NumPy array what the results are.
+    #: Converts a NumPy array to the type of the results.
     place: Callable[[Any], Any] = staticmethod(lambda array: array)
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     def run(self, leaves: Leaves) -> Leaves:
-        """The leaves of the results, for leaves of exactly the shapes of the program."""
+        """The leaves of the results, for leaves of exactly the program's shapes."""
         raise NotImplementedError
 
     def on_device(self, array: object) -> Any:
-        """A leaf of many calls, which then need not copy it."""
+        """Copy a leaf to the device, for use in many calls."""
         raise NotImplementedError
 
     def rebuild(self, leaves: Leaves) -> Any:
@@ -42,18 +42,19 @@ class Executable:
         padded = list(leaves)
         for i in batch.inputs:
             given = np.asarray(leaves[i])
-            # Copies of a real row: zeros might divide by zero, or take a thousand iterations.
+            # Pad with copies of a real row: zeros might cause a division by zero, or a loop to
+            # take many iterations.
             filling = np.broadcast_to(given[-1:], (batch.rows - rows, *given.shape[1:]))
             padded[i] = np.concatenate([given, filling])
         results = self.run(padded)
         for i in batch.outputs:
-            # Cut on the host: JAX would compile a slice for every number of rows.
+            # Cut on the host: JAX would compile a slice per number of rows.
             results[i] = self.place(np.asarray(results[i])[:rows])
         return self.rebuild(results)
 
 
 class WithoutJax(Executable):
-    """By jaxlib alone: NumPy arrays in and out."""
+    """Run by jaxlib alone: NumPy arrays in and out."""
 
     def __init__(self, artifact: Artifact, program: Program) -> None:
         from firstlight.warmstart.frozen.jaxlib_runtime import OnDevice, dtype, runner
@@ -78,7 +79,7 @@ class WithoutJax(Executable):
 
 
 class WithJax(Executable):
-    """By `jax.experimental.serialize_executable`: JAX arrays out."""
+    """Run by `jax.experimental.serialize_executable`: JAX arrays out."""
 
     def __init__(self, artifact: Artifact, program: Program) -> None:
         import jax
@@ -93,7 +94,7 @@ class WithJax(Executable):
         self._in_tree, self._out_tree = jax_trees(program)
         before, after = program.pickled
         devices = jax.devices(artifact.place.platform)[: artifact.place.device_count]
-        # Unpickled: whoever wrote the file is trusted to run code here, or it would not be read.
+        # This unpickles: `sealing` has checked that the file's author may run code here.
         self.compiled = deserialize_and_load(
             before + program.executable + after,
             self._in_tree,
@@ -115,7 +116,7 @@ class WithJax(Executable):
 
 
 def jax_trees(program: Program) -> tuple[Any, Any]:
-    """(of the arguments, of the results) as JAX knows them."""
+    """JAX's trees of the arguments and of the results."""
     import jax
 
     if program.pickled_trees:

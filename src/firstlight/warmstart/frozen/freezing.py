@@ -1,4 +1,4 @@
-"""`freeze`: compile a function for declared calls, prove it in a fresh process, write one file."""
+"""`freeze`: compile a function for example calls, try it in a fresh process, write one file."""
 
 from __future__ import annotations
 
@@ -44,27 +44,26 @@ def freeze(
 ) -> Path:
     """Write executables of `f` for calls like the examples to one file, which `load` reads.
 
-    Each is compiled anew, loaded and run in a fresh process, and its results there compared with
-    those of `f`, before the file is written. The file is signed with your own key, if you have one
-    without a passphrase (`firstlight keys generate`), or with that in FIRSTLIGHT_SIGNING_KEY.
+    Before the file is written, every executable is loaded and run in a fresh process, and its
+    results are compared with those of `f`. The file is signed with your own key, if you have one
+    without a passphrase (`firstlight keys generate`), or with the one in FIRSTLIGHT_SIGNING_KEY.
 
     Args:
-        f: The function; any transformation (`jax.grad(f)`) and any tree of arrays will do.
+        f: The function, also a transformed one (`jax.grad(f)`), with any trees of arrays.
         examples: The arguments of a call; or several calls, each a tuple of positional arguments
-            or an `Example`. Only shapes and types count; `jax.ShapeDtypeStruct` stands for an
+            or an `Example`. Only shapes and types matter; `jax.ShapeDtypeStruct` stands for an
             array of ones.
-        path: The file.
-        static: Names of keyword arguments that are part of the program: texts, numbers, None.
+        path: The file to write.
+        static: Names of keyword arguments that are part of the program: strings, numbers, None.
         buckets: Numbers of rows to compile for. A call with fewer rows is padded to the next
-            bucket, and the additional rows of its results are dropped. `f` must treat every row
-            on its own; that is checked.
-        batched: With `buckets`: which arguments have rows, by position or name. Their first axis
-            is the rows.
+            bucket, and the extra rows of its results are dropped. `f` must treat every row on its
+            own; this is checked.
+        batched: With `buckets`, the arguments whose first axis is the rows, by position or name.
         key: The file of another private key to sign with.
-        compiler_options: As of `jax.jit`.
+        compiler_options: As for `jax.jit`.
 
     Raises:
-        CannotFreezeError: What it is in `f` that cannot be frozen, and what to do.
+        CannotFreezeError: Something in `f` cannot be frozen; the message says what to do.
     """
     compiled = []
     with _persistent_cache_off():
@@ -87,7 +86,7 @@ def freeze(
     where = Path(path)
     body = content.to_bytes(frozen)
     write_bytes(where, sealed_function(body, key=None if key is None else Path(key)))
-    where.chmod(where.stat().st_mode & ~0o022)  # `load` refuses what others could have changed
+    where.chmod(where.stat().st_mode & ~0o022)  # `load` refuses a file that others can write to
     return where
 
 
@@ -113,7 +112,7 @@ def _compiled(
     batched: Any,
     compiler_options: Mapping[str, object] | None,
 ) -> tuple[Program, list[Call], int]:
-    """The executable for a call, with calls that it must answer like `f`, and its devices."""
+    """The executable for a call, calls that it must answer like `f`, and its number of devices."""
     import jax
 
     fixed = {name: value for name, value in call.kwargs.items() if name in static}
@@ -123,8 +122,8 @@ def _compiled(
     inputs = batched_leaves(args, kwargs, batched) if rows else ()
     args, kwargs = with_rows(args, kwargs, inputs, rows)
 
-    # Another function than f: what JAX compiled of that before may have come from its cache, and
-    # such an executable can be written, but not run.
+    # A new function, because JAX may have loaded what it compiled for `f` from its cache; such an
+    # executable can be written, but then fails to run.
     @functools.wraps(f)
     def fresh(*args: object, **kwargs: object) -> object:
         return f(*args, **kwargs, **fixed)
@@ -151,16 +150,17 @@ def _program(compiled: Any, lowered: Any, args: object, kwargs: object, static: 
     if internal.host_callbacks or internal.ordered_effects or internal.unordered_effects:
         raise CannotFreezeError(
             f"{internal.name} calls back into Python (debug.print, pure_callback, io_callback): "
-            "there would be nothing to call in another process. Take that out of what is frozen."
+            "there would be nothing to call in another process. Remove the callback from the "
+            "function."
         )
     try:
         pickled, in_tree, out_tree = serialize(compiled)
     except (ValueError, NotImplementedError) as error:
         raise CannotFreezeError(f"{internal.name}: JAX cannot write it: {error}") from None
-    # Not serialised once more: JAX 0.8 writes other bytes every time.
+    # Taken from the pickle, because JAX 0.8 serialises to different bytes every time.
     parts = [part for _, part, _ in pickletools.genops(pickled) if isinstance(part, bytes)]
     if not parts:
-        raise CannotFreezeError(f"{internal.name}: this JAX writes executables in another form.")
+        raise CannotFreezeError(f"{internal.name}: this JAX writes executables in an unknown form.")
     executable = max(parts, key=len)
     before, _, after = pickled.partition(executable)
     in_leaves, in_shape = trees.flatten((args, kwargs))
@@ -206,13 +206,13 @@ def _pickled(in_tree: object, out_tree: object) -> bytes:
         return pickle.dumps((in_tree, out_tree))
     except Exception as error:
         raise CannotFreezeError(
-            f"arguments or results hold a class that cannot be pickled ({error}). Define it at the "
-            "top of a module, or pass and return tuples, lists and dicts."
+            f"arguments or results contain a class that cannot be pickled ({error}). Define it at "
+            "the top level of a module, or pass and return tuples, lists and dicts."
         ) from None
 
 
 def _values(tree: object) -> Any:
-    """The same with arrays of ones in place of mere shapes."""
+    """The tree with arrays of ones for `ShapeDtypeStruct`s."""
     import jax
     import numpy as np
 
@@ -231,7 +231,7 @@ def _require_plain(fixed: dict[str, object]) -> None:
     for name, value in fixed.items():
         if not plain(value):
             raise CannotFreezeError(
-                f"the static argument {name} is a {type(value).__name__}: only texts, numbers, "
+                f"the static argument {name} is a {type(value).__name__}: only strings, numbers, "
                 "None and tuples of them can be compared in another process."
             )
 
@@ -272,7 +272,7 @@ def _argument_names(f: Callable[..., object]) -> tuple[str, ...]:
 
 @contextmanager
 def _persistent_cache_off() -> Iterator[None]:
-    """What JAX loads from its cache can be written again, but then fails when it is run."""
+    """Turn JAX's cache off: executables loaded from it can be written, but then fail to run."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 

@@ -1,6 +1,6 @@
-"""Runs an executable of XLA on the CPU with jaxlib alone: JAX is not imported.
+"""Runs XLA executables on the CPU with jaxlib alone, without importing JAX.
 
-Private names of jaxlib: used only with the very version with which `proving` has seen them work.
+It uses private names of jaxlib, but only of the exact version with which `proving` saw them work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from firstlight.warmstart.frozen.artifact import Leaf
 
-# As JAX does when it is imported: otherwise XLA logs to the terminal which devices it finds.
+# As JAX does on import: otherwise XLA logs the devices that it finds to the terminal.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -28,15 +28,14 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
 
     if needs_lapack:
         start_lapack()
-    client = _client()
-    device = client.local_devices()[0]
-    loaded = client.deserialize_executable(
+    device, _ = _device()
+    loaded = device.client.deserialize_executable(
         executable, executable_devices=_jax.DeviceList((device,))
     )
-    sharding = _sharding(device)
     kinds = [(leaf.shape, dtype(leaf.dtype)) for leaf in outputs]
-    handlers = [_handler(_Aval(shape, kind), sharding) for shape, kind in kinds]
-    put = _putting(device, sharding)
+    handlers = [_handler(shape, kind) for shape, kind in kinds]
+
+    put = _putter()
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         places = [array.placed if isinstance(array, OnDevice) else put(array) for array in arrays]
@@ -46,13 +45,14 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
     return run
 
 
-def _handler(aval: _Aval, sharding: Any) -> Any:
-    """What makes an array of a result that is committed to its device."""
+def _handler(shape: tuple[int, ...], kind: Any) -> Any:
+    """Makes an array, committed to its device, of a result."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
+    aval, (_, sharding) = _Aval(shape, kind), _device()
     try:
         return _jax.array_result_handler(aval, sharding, True, True)
-    except TypeError:  # jaxlib 0.12: whether checks are left out is no longer asked
+    except TypeError:  # jaxlib 0.12 has no argument to skip checks
         return _jax.array_result_handler(aval, sharding, True)
 
 
@@ -62,26 +62,22 @@ class OnDevice:
     __slots__ = ("placed",)
 
     def __init__(self, array: Any) -> None:
-        device = _client().local_devices()[0]
-        self.placed = _putting(device, _sharding(device))(array)
+        self.placed = _putter()(array)
 
 
-def _putting(device: Any, sharding: Any) -> Callable[[Any], Any]:
-    """A function that places NumPy arrays."""
+@cache
+def _putter() -> Callable[[Any], Any]:
+    """The function that copies a NumPy array to the device; the caller may change it afterwards."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
-    # They are copied: nobody but the caller knows for how long they stay as they are.
+    device, sharding = _device()
     options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
     put = _jax.batched_device_put
-
-    def place(array: Any) -> Any:
-        return put(_Aval(array.shape, array.dtype), sharding, [array], [device], *options)
-
-    return place
+    return lambda a: put(_Aval(a.shape, a.dtype), sharding, [a], [device], *options)
 
 
 class _Aval:
-    """What jaxlib asks an abstract array of JAX for."""
+    """The attributes that jaxlib reads from JAX's abstract arrays."""
 
     weak_type = False
 
@@ -91,13 +87,8 @@ class _Aval:
 
 
 @cache
-def _client() -> Any:
-    from jaxlib import xla_client
-
-    return xla_client.make_cpu_client()
-
-
-def _sharding(device: Any) -> Any:
+def _device() -> tuple[Any, Any]:
+    """The CPU, and the sharding of arrays on it."""
     from jaxlib import _jax, xla_client  # type: ignore[attr-defined]
 
     class OneDevice(_jax.SingleDeviceSharding):  # type: ignore[misc]
@@ -106,20 +97,22 @@ def _sharding(device: Any) -> Any:
         def _to_xla_hlo_sharding(self, _: int) -> Any:
             return xla_client.HloSharding.replicate()
 
-    return OneDevice(device, memory_kind=None)
+    client: Any = xla_client.make_cpu_client()
+    device = client.local_devices()[0]
+    return device, OneDevice(device, memory_kind=None)
 
 
 def dtype(name: str) -> Any:
     try:
         return np.dtype(name)
-    except TypeError:  # bfloat16 and smaller: known to NumPy once they are registered
+    except TypeError:  # bfloat16 and smaller, which ml_dtypes registers with NumPy
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
 
 
 def _on_host(result: Any, shape: tuple[int, ...], kind: Any) -> Any:
-    """A copy of a result. What jaxlib offers for this would import JAX."""
+    """Copy a result to the host; jaxlib's own function for this would import JAX."""
     array = np.empty(shape, kind)
     if array.nbytes:
         result.block_until_ready()
@@ -129,10 +122,10 @@ def _on_host(result: Any, shape: tuple[int, ...], kind: Any) -> Any:
 
 @cache
 def start_lapack() -> None:
-    """Give jaxlib the LAPACK of scipy: an executable that needs it would crash without.
+    """Give scipy's LAPACK to jaxlib; executables that need it would crash without.
 
-    Of scipy, two extension modules are enough. Stubs stand for their packages while they are
-    imported, because these would import eighty modules more.
+    Two extension modules of scipy are enough. While they are imported, stubs replace their
+    packages, which would import eighty more modules.
     """
     from jaxlib import xla_client
     from jaxlib.cpu import _lapack  # type: ignore[attr-defined]
@@ -144,7 +137,7 @@ def start_lapack() -> None:
     finally:
         for name in stubs:
             sys.modules.pop(name, None)
-    if "jax" not in sys.modules:  # which registers them itself
+    if "jax" not in sys.modules:  # JAX registers them itself
         for name, target in _lapack.registrations().items():
             version = int(name.endswith("_ffi"))
             xla_client.register_custom_call_target(name, target, "cpu", api_version=version)

@@ -1,4 +1,4 @@
-"""`load`: a frozen function in this process, called like the function itself."""
+"""`load`: load a frozen function, which is called like the original one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_SHOWN = 12
 
 
 class How(Enum):
-    """What answers the calls of a loaded function."""
+    """What runs the calls of a loaded function."""
 
     WITHOUT_JAX = "jaxlib alone: NumPy arrays in and out"
     WITH_JAX = "JAX: its arrays come out"
@@ -41,20 +41,20 @@ def load(
     *,
     with_jax: bool | None = None,
 ) -> Frozen:
-    """The frozen function in a file, called like the function that was frozen.
+    """Load a frozen function, which is called like the original one.
 
-    It traces, lowers and compiles nothing. If JAX has not been imported, it is not: NumPy arrays
-    come out. Otherwise results are JAX arrays. `how` says which of these holds.
+    It never traces, lowers or compiles. If JAX has not been imported yet, it is not imported, and
+    results are NumPy arrays; otherwise they are JAX arrays. `how` says which.
 
     Args:
-        path: What `freeze` has written.
-        original: Called where the file was made for another machine or other versions, or has no
+        path: A file that `freeze` has written.
+        original: Called if the file was made for another machine or other versions, or has no
             executable for the arguments. Without it, both are errors.
-        with_jax: True: import JAX, so that its arrays come out. False: never use it.
+        with_jax: True: import JAX and return its arrays. False: never use JAX.
 
     Raises:
-        NotTrustedError: Somebody else may have written the file; nothing of it was run.
-        DoesNotBelongError: The reason, and what to do.
+        NotTrustedError: Somebody else may have written the file; none of it was run.
+        DoesNotBelongError: It was made for another machine or other versions.
     """
     where = Path(path)
     artifact = content.from_bytes(opened(where))
@@ -80,9 +80,9 @@ def load(
 
 
 class Frozen:
-    """A function that was frozen.
+    """A loaded frozen function.
 
-    how: what answers its calls. differences: why the original does, if it does.
+    how: what runs its calls. differences: why the original does, if it does.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Frozen:
         self._artifact = artifact
         self._original = original
         self._static = {name for program in artifact.programs for name, _ in program.static}
-        self._programs: dict[object, list[Program]] = {}  # of one key, by their rows
+        self._programs: dict[object, list[Program]] = {}  # by key, in the order of their rows
         for program in sorted(artifact.programs, key=lambda p: p.batch.rows if p.batch else 0):
             self._programs.setdefault(self._key_of(program), []).append(program)
         self._batched = {p.batch.inputs for p in artifact.programs if p.batch}
-        # An executable is loaded when it is called first: of many buckets, one may be all that is.
+        # Executables are loaded at their first call: a program may use one bucket of many.
         self._loaded: dict[int, Executable] = {}
         self._found: dict[object, tuple[Executable, int]] = {}
-        #: Called first: the original, or the only executable, which JAX checks against the call.
+        #: Called first: the original, or the only executable, whose arguments JAX checks.
         self._direct = original if how is How.ORIGINAL else None
         self._tracer: Any = ()  # no class
         if how is How.WITH_JAX:
@@ -139,7 +139,7 @@ class Frozen:
             return self._original(*args, **kwargs, **dict(static))
         if is_traced:
             raise UnknownCallError(_NOT_TRANSFORMED.format(self._artifact.function))
-        raise UnknownCallError(unknown_call(self._artifact, key))
+        raise UnknownCallError(_unknown_call(self._artifact, key))
 
     def _flatten(self, value: object) -> tuple[list[object], object]:
         if self._artifact.has_plain_trees:
@@ -150,7 +150,7 @@ class Frozen:
         return leaves, tree
 
     def _signature(self, leaf: object) -> tuple[object, str]:
-        """Shape and type, as JAX would see it in the program that was frozen."""
+        """Shape and type, as JAX would see them with the precision of the frozen program."""
         number = _NUMBERS.get(type(leaf))
         shape = () if number else getattr(leaf, "shape", None)
         kind = number or str(getattr(leaf, "dtype", type(leaf).__name__))
@@ -174,10 +174,10 @@ class Frozen:
             rows = {leaves[i][0][0] for i in inputs or () if i < len(leaves) and leaves[i][0]}
             if inputs and len(rows) != 1:
                 continue
-            least = max(rows, default=0)
+            needed = max(rows, default=0)
             for program in self._programs.get((static, shape, *_any_rows(leaves, inputs)), ()):
-                if program.batch is None or 0 < least <= program.batch.rows:
-                    self._found[key] = self._executable(program), least
+                if program.batch is None or 0 < needed <= program.batch.rows:
+                    self._found[key] = self._executable(program), needed
                     return self._found[key]
         return None
 
@@ -189,7 +189,7 @@ class Frozen:
 
 
 def _any_rows(leaves: Any, inputs: tuple[int, ...] | None) -> list[Any]:
-    """Signatures of leaves, those of `inputs` whatever the number of their rows."""
+    """Signatures of leaves, without the number of rows of those in `inputs`."""
     if not inputs:
         return list(leaves)
     return [
@@ -205,8 +205,8 @@ _NOT_TRANSFORMED = (
 )
 
 
-def unknown_call(artifact: Artifact, key: Any) -> str:
-    """What was called, and what there is."""
+def _unknown_call(artifact: Artifact, key: Any) -> str:
+    """The message that names the call and the frozen ones."""
     static, shape, *leaves = key
     known = [_call(p.static, p.in_shape, map(str, p.in_leaves), p) for p in artifact.programs]
     more = [f"and {len(known) - _MAX_SHOWN} more"] if len(known) > _MAX_SHOWN else []
@@ -220,7 +220,7 @@ def unknown_call(artifact: Artifact, key: Any) -> str:
 
 
 def _call(static: Any, shape: object, leaves: Iterable[str], program: Program | None = None) -> str:
-    """A call as one would write it, types in place of values."""
+    """A call as it would be written, with types for values."""
     texts = list(leaves)
     if isinstance(shape, tuple):
         args, kwargs = trees.unflatten(trees.without_classes(shape), iter(map(_Text, texts)))
@@ -234,7 +234,7 @@ def _call(static: Any, shape: object, leaves: Iterable[str], program: Program | 
 
 
 class _Text(str):
-    """Shown without quotation marks inside of lists."""
+    """A string that is shown without quotation marks inside lists."""
 
     __slots__ = ()
 

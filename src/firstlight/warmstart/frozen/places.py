@@ -1,4 +1,4 @@
-"""Where an executable may run: what it was made with and for, and how this machine differs."""
+"""Where an executable can run: what it was made with and for, and how this machine differs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-#: Of the flags of an x86 processor, those that name instructions a compiler chooses by itself.
+#: Prefixes of x86 processor flags for instructions that a compiler may use.
 _INSTRUCTIONS = (
     *("sse", "ssse", "avx", "fma", "f16c", "bmi", "popcnt", "movbe", "abm", "adx", "xop", "tbm"),
     *("aes", "vaes", "pclmul", "vpclmul", "sha", "gfni", "amx"),
@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Place:
-    """What decides whether an executable runs; x64 and the device are known to JAX only."""
+    """Everything that decides whether an executable runs; only JAX knows x64 and the device."""
 
     jaxlib: str
     jax: str
@@ -50,7 +50,7 @@ class Place:
     system: str
     instructions: tuple[str, ...]
     platform: str = "cpu"
-    device: str = ""  # its kind; of a CPU, the instructions say it
+    device: str = ""  # its kind; empty for a CPU, which `instructions` describe
     device_count: int = 1
     x64: bool = False
 
@@ -63,7 +63,7 @@ class Place:
 
 
 def this_place() -> Place:
-    """This process, as far as it is known without importing JAX."""
+    """This process, as far as can be known without importing JAX."""
     try:
         from jaxlib.version import __version__ as jaxlib
     except ImportError:
@@ -80,18 +80,18 @@ def this_place() -> Place:
 
 def _instructions() -> tuple[str, ...]:
     with suppress(OSError), open("/proc/cpuinfo", "rb") as file:
-        # The first processor is enough, and on a large machine the whole file takes long.
+        # The first processor is enough; on a large machine the whole file takes long.
         for line in file.read(16384).decode("ascii", "replace").splitlines():
             name, _, flags = line.partition(":")
             if name.strip() == "flags":
                 return tuple(sorted(f for f in flags.split() if f.startswith(_INSTRUCTIONS)))
-            if name.strip() == "Features":  # ARM, which lists nothing else
+            if name.strip() == "Features":  # ARM, where all are relevant
                 return tuple(sorted(flags.split()))
     return ()
 
 
 def differences(made: Place, here: Place) -> list[Difference]:
-    """Why an executable cannot run here, in whatever way."""
+    """Why an executable cannot run here, with or without JAX."""
     pairs = ((Kind.JAXLIB, made.jaxlib, here.jaxlib), (Kind.SYSTEM, made.system, here.system))
     found = [Difference(kind, a, b) for kind, a, b in pairs if a != b]
     missing = sorted({*made.instructions} - {*here.instructions})
@@ -101,7 +101,7 @@ def differences(made: Place, here: Place) -> list[Difference]:
 
 
 def differences_for_jax(made: Place, here: Place) -> list[Difference]:
-    """Why JAX, which is imported, cannot load it here: its pickles need the same JAX and Python."""
+    """Why JAX cannot load it here; its pickles need the same JAX and Python."""
     import jax
 
     pairs = ((Kind.JAX, made.jax, jax.__version__), (Kind.PYTHON, made.python, here.python))

@@ -1,11 +1,10 @@
-"""Whether a frozen function answers in a fresh process as the function does in this one.
+"""Proves that a frozen function returns in a fresh process what the function returns in this one.
 
-Run as a program, in that process: load the file, make the calls, write the results.
+`main` runs in the fresh process: it loads the file, makes the calls and writes the results.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -19,19 +18,19 @@ from typing import Any
 from firstlight.warmstart.frozen import artifact as content
 from firstlight.warmstart.frozen.artifact import Artifact
 from firstlight.warmstart.frozen.errors import CannotFreezeError
-from firstlight.warmstart.frozen.sealing import sealed_function
+from firstlight.warmstart.frozen.sealing import opened, sealed_function
 
 _TIMEOUT_SECONDS = 600.0
-#: Units in the last place of the largest result, between two runs of one executable: XLA's sums
-#: may be taken in another order when threads share them.
+#: Tolerance between two runs of one executable, in units in the last place of the largest result:
+#: threads may change the order of XLA's sums.
 _MAX_ULP = 64
-#: Written by the fresh process, by whether JAX was imported.
+#: The files that the fresh process writes, by whether JAX was imported.
 _RESULTS = {False: "results-without-jax", True: "results-with-jax"}
 
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments, and what the function returns for them."""
+    """Arguments, and the function's results for them."""
 
     args: Any
     kwargs: dict[str, Any]
@@ -39,7 +38,11 @@ class Call:
 
 
 def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
-    """The artifact as a fresh process has run it: without JAX, if it could be, and with it."""
+    """The artifact, with `without_jax` as it was found in a fresh process.
+
+    Raises:
+        CannotFreezeError: It does not run there, or its results differ.
+    """
     with tempfile.TemporaryDirectory(prefix="firstlight-freeze-") as name:
         folder = Path(name)
         _write(folder, frozen)
@@ -47,11 +50,9 @@ def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
         (folder / "calls").write_bytes(pickle.dumps(given))
         ended = _run(folder, frozen)
         if frozen.without_jax and not (folder / _RESULTS[False]).is_file():
-            # The private names of this jaxlib are others, or a class of its results imports JAX.
+            # This jaxlib has other private names, or a class in the results imports JAX.
             frozen = replace(frozen, without_jax=False)
-            (folder / "frozen").write_bytes(
-                sealed_function(content.to_bytes(frozen), is_signed=False)
-            )
+            _write(folder, frozen)
             ended = _run(folder, frozen)
         if ended.returncode != 0:
             last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
@@ -72,7 +73,7 @@ def _write(folder: Path, frozen: Artifact) -> None:
 
 
 def _on_host(tree: object) -> object:
-    """The same with NumPy arrays: those of JAX would import it where they are unpickled."""
+    """The tree with NumPy arrays: unpickling JAX's would import JAX."""
     import jax
     import numpy as np
 
@@ -88,13 +89,12 @@ def _run(folder: Path, frozen: Artifact) -> subprocess.CompletedProcess[str]:
         "from firstlight.warmstart.frozen.proving import main\n"
         "main(sys.argv[1])"
     )
-    # The program may have set in JAX what the environment does not say.
+    # The program may have set the precision in JAX and not in the environment.
     environment = {**os.environ, "JAX_ENABLE_X64": str(frozen.place.x64).lower()}
     for name in ("FIRSTLIGHT_TRACE", "FIRSTLIGHT_WARMSTART"):
         environment.pop(name, None)
-    about = json.dumps({"folder": str(folder), "without_jax": frozen.without_jax})
     return subprocess.run(
-        [sys.executable, "-c", code, about],
+        [sys.executable, "-c", code, str(folder)],
         env=environment,
         capture_output=True,
         text=True,
@@ -117,8 +117,8 @@ def _require_equal(function: str, expected: object, found: object) -> None:
         else:
             continue
         raise CannotFreezeError(
-            f"{function}: result {number} is another one in a fresh process: {why}. With "
-            "buckets, the function must treat every row on its own."
+            f"{function}: result {number} differs in a fresh process: {why}. With buckets, the "
+            "function must treat every row on its own."
         )
 
 
@@ -134,22 +134,21 @@ def _is_close(a: Any, b: Any) -> bool:
     return bool(np.allclose(a, b, rtol=0, atol=_MAX_ULP * step * size, equal_nan=True))
 
 
-def main(about: str) -> None:
-    """In the fresh process: first without JAX, which cannot be undone once it is imported."""
-    given = json.loads(about)
-    folder = Path(given["folder"])
-    if given["without_jax"]:
-        results = _answers(folder, with_jax=False)
+def main(name: str) -> None:
+    """Run the calls without JAX, if possible, and then with JAX, once that is imported."""
+    folder = Path(name)
+    if content.from_bytes(opened(folder / "frozen")).without_jax:
+        results = _run_calls(folder, with_jax=False)
         if "jax" in sys.modules:
             raise SystemExit("JAX was imported")
         (folder / _RESULTS[False]).write_bytes(pickle.dumps(results))
-    import jax  # noqa: F401 (arguments may hold classes that it knows)
+    import jax  # noqa: F401 (arguments may contain classes that it registers)
 
-    results = [_on_host(result) for result in _answers(folder, with_jax=True)]
+    results = [_on_host(result) for result in _run_calls(folder, with_jax=True)]
     (folder / _RESULTS[True]).write_bytes(pickle.dumps(results))
 
 
-def _answers(folder: Path, with_jax: bool) -> list[object]:
+def _run_calls(folder: Path, with_jax: bool) -> list[object]:
     from firstlight.warmstart.frozen.loading import load
 
     function = load(folder / "frozen", with_jax=with_jax)

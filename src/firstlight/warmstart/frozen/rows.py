@@ -1,4 +1,4 @@
-"""Rows of a call: which arguments and results have them, and a call with another number of them."""
+"""Rows of a call: which arguments and results have them, and how to change their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firstlight.warmstart.frozen.errors import CannotFreezeError
 
 
 def batched_leaves(args: Any, kwargs: Any, batched: Any) -> tuple[int, ...]:
-    """Which leaves of the arguments have rows."""
+    """The leaves of the arguments that have rows."""
     import jax
 
     marks = [jax.tree_util.tree_map(lambda _, i=i: i in batched, a) for i, a in enumerate(args)]
@@ -21,7 +21,7 @@ def batched_leaves(args: Any, kwargs: Any, batched: Any) -> tuple[int, ...]:
 
 
 def with_rows(args: object, kwargs: object, inputs: tuple[int, ...], rows: int) -> tuple[Any, Any]:
-    """The arguments with so many rows: those of the example over and over."""
+    """The arguments with so many rows, which repeat those of the example."""
     import jax
     import numpy as np
 
@@ -38,7 +38,7 @@ def with_rows(args: object, kwargs: object, inputs: tuple[int, ...], rows: int) 
 def batched_results(
     f: Callable[..., Any], args: object, kwargs: object, inputs: tuple[int, ...], rows: int
 ) -> tuple[int, ...]:
-    """Which results have rows: those whose first axis grows with that of the arguments."""
+    """The results that have rows: their first axis grows with the rows of the arguments."""
     import jax
 
     def shapes(rows: int) -> list[tuple[int, ...]]:

@@ -1,6 +1,6 @@
-"""Who may have written a frozen function: whoever writes one runs code in all that load it.
+"""Seals and opens files of frozen functions, whose authors run code in all that load them.
 
-The file has the form of an entry of the cache (`sealed`), of a kind and key that no entry has.
+The file has the format of a cache entry (`sealed`), with a kind and key that no entry has.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _KIND, _KEY = "frozen function", "1"
 
 
 def sealed_function(body: bytes, is_signed: bool = True, key: Path | None = None) -> bytes:
-    """The content of the file, signed with the key in a file or with the user's own, if any."""
+    """The content of the file, signed with the given key or with the user's own, if any."""
     entry = sealed.seal(_KIND, _KEY, body)
     if not is_signed:
         return entry
     try:
         from firstlight.snapshot.keys import load_private
         from firstlight.warmstart.signing import Signatures
-    except ModuleNotFoundError:  # without cryptography, nobody has a key of ours
+    except ModuleNotFoundError:  # without cryptography the user can have no key
         if key is not None:
             raise
         return entry
@@ -33,9 +33,13 @@ def sealed_function(body: bytes, is_signed: bool = True, key: Path | None = None
 
 
 def opened(path: Path) -> bytes:
-    """The body of the file, if it is whole and somebody trusted wrote it."""
+    """The body of a file that is undamaged and comes from a trusted author.
+
+    Raises:
+        NotTrustedError: Somebody else may have written it. FrozenError: It is damaged or missing.
+    """
     try:
-        # NONBLOCK: opening a pipe would wait for somebody who writes to it.
+        # NONBLOCK: opening a pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             content = file.read() if stat.S_ISREG(status.st_mode) else b""
@@ -44,7 +48,7 @@ def opened(path: Path) -> bytes:
     body = sealed.value_of(content, _KIND, _KEY)
     if body is None:
         raise FrozenError(
-            f"{path}: not a frozen function, or a damaged one. Make it again with "
+            f"{path}: not a frozen function, or a damaged one. Freeze it again with "
             "firstlight.warmstart.freeze, or copy it again."
         )
     if any(sealed.signature_of(content)[0]):

@@ -1,6 +1,6 @@
-"""Nested arguments and results, flattened as JAX does it, without JAX and without pickle.
+"""Flattens nested arguments and results as JAX does, without JAX and without pickle.
 
-The shape of a tree is made of tuples, strings and None, so it is a key of a dict and plain JSON:
+A tree's shape consists of tuples, strings and None, so it is hashable and can be written as JSON:
 LEAF, None, ("tuple", …), ("list", …), ("dict", (key, shape), …), ("named", "module:name", …).
 """
 
@@ -17,7 +17,7 @@ _KEYS = (str, int, bool)
 
 
 def flatten(value: object) -> tuple[list[Any], Shape]:
-    """(leaves in JAX's order, shape). What is no tuple, list, dict or None is a leaf."""
+    """(leaves in JAX's order, shape). Everything but a tuple, list, dict or None is a leaf."""
     leaves: list[Any] = []
     return leaves, _shape(value, leaves)
 
@@ -54,7 +54,7 @@ def unflatten(shape: Shape, leaves: Iterator[Any]) -> Any:
 
 
 def leaf_names(shape: Shape, name: str) -> list[str]:
-    """`name.key.0` of every leaf: where it is in the tree called `name`."""
+    """The path of every leaf in the tree called `name`, such as `name.key.0`."""
     if shape is None:
         return []
     if shape == LEAF:
@@ -71,7 +71,7 @@ def leaf_names(shape: Shape, name: str) -> list[str]:
 
 
 def without_classes(shape: Shape) -> Shape:
-    """The same, plain tuples in place of named ones: to be shown."""
+    """The shape with plain tuples for named ones, to be shown."""
     if not isinstance(shape, tuple):
         return shape
     if shape[0] == "named":
@@ -82,7 +82,7 @@ def without_classes(shape: Shape) -> Shape:
 
 
 def from_json(plain: object) -> Shape:
-    """A shape that went through JSON."""
+    """The shape that was written as JSON."""
     return tuple(from_json(part) for part in plain) if isinstance(plain, list) else plain
 
 

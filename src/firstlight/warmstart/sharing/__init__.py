@@ -1,1 +1,1 @@
-"""A process and a cache that machines share: it asks, checks and sends, and never waits long."""
+"""A process's side of a cache shared by machines: it asks, verifies and sends, with short waits."""

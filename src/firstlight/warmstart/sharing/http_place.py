@@ -1,4 +1,4 @@
-"""A client of `firstlight cache serve`: short waits, one connection per thread, no redirections."""
+"""A client of `firstlight cache serve`: short waits, one connection per thread, no redirects."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import json
 import os
 import re
 import ssl
-import stat
 import threading
 import time
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from firstlight.snapshot.trust import config_folder
+from firstlight.token_file import TokenError, read_token
 from firstlight.warmstart.inventory import Listed
-from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
+from firstlight.warmstart.sharing.place import (
+    MAX_ENTRY_BYTES,
+    LeaseState,
+    Place,
+    PlaceError,
+    Trouble,
+)
 
-#: Without a byte, while a program waits, and after sending in the background; for all of an answer.
+#: Time without a byte: while a program waits, and after an upload. Time for a whole answer.
 _SILENCE_SECONDS, _STORING_SECONDS, _ANSWER_SECONDS = 3.0, 30.0, 60.0
 _TOKEN, _TOKEN_FILE = "FIRSTLIGHT_CACHE_TOKEN", "FIRSTLIGHT_CACHE_TOKEN_FILE"
 _CHUNK_BYTES = 1 << 20
@@ -26,27 +32,20 @@ HOLDER_HEADER = "Firstlight-Holder"
 
 
 def own_token() -> str:
-    """From FIRSTLIGHT_CACHE_TOKEN, FIRSTLIGHT_CACHE_TOKEN_FILE, or `cache-token` of the user."""
+    """From FIRSTLIGHT_CACHE_TOKEN, FIRSTLIGHT_CACHE_TOKEN_FILE or `cache-token` in the settings."""
     if token := os.environ.get(_TOKEN):
         return token.strip()
     named = os.environ.get(_TOKEN_FILE)
     path = named or str(config_folder() / "cache-token")
-    try:
-        with open(path, encoding="ascii") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                why = f"{path}: others can read this token. First: chmod 600 {path}"
-                raise PlaceError(Trouble.UNUSABLE, why)
-            return file.read().strip()
-    except FileNotFoundError:
-        if named:
-            why = f"{path}: there is no such token file ({_TOKEN_FILE})"
-            raise PlaceError(Trouble.UNUSABLE, why) from None
+    if not named and not os.path.exists(path):
         return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlaceError(Trouble.UNUSABLE, f"{path}: {error}") from None
+    try:
+        return read_token(path).decode()
+    except (OSError, TokenError) as error:
+        raise PlaceError(Trouble.UNUSABLE, str(error).rstrip(".")) from None
 
 
-class HttpPlace:
+class HttpPlace(Place):
     has_leases = True
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -58,10 +57,10 @@ class HttpPlace:
         if not self._host or parts.username or parts.query:
             raise PlaceError(Trouble.UNUSABLE, "give http(s)://HOST:PORT, and the token in a file")
         if not token.isascii() or not token.isprintable():
-            raise PlaceError(Trouble.UNUSABLE, "the token has letters that no header can have")
+            raise PlaceError(Trouble.UNUSABLE, "the token has characters that no header can have")
         self.url = url.rstrip("/")
         self._base = parts.path.rstrip("/")
-        # Honours SSL_CERT_FILE, for an authority of one's own.
+        # Honours SSL_CERT_FILE, for private certificate authorities.
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._of_thread = threading.local()
@@ -91,7 +90,7 @@ class HttpPlace:
         try:
             return [Listed.from_json(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise PlaceError(Trouble.UNUSABLE, "not a cache server of Firstlight's") from None
+            raise PlaceError(Trouble.UNUSABLE, "not a Firstlight cache server") from None
 
     def remove(self, name: str) -> None:
         why = (
@@ -109,7 +108,7 @@ class HttpPlace:
         return {result: int(count) for result, count in found}
 
     def text(self, path: str) -> str:
-        """What the server says about itself."""
+        """The text at `path`."""
         status, body = self._ask("GET", path)
         if status != 200:
             raise PlaceError(Trouble.REFUSED, f"{path}: answer {status}")
@@ -136,7 +135,7 @@ class HttpPlace:
             self._close()
             if is_new:
                 raise
-            # The server had closed what was kept open since the last question.
+            # The server closed the idle connection since the last request.
             response = _sent(self._connection()[0], method, path, body, headers)
         content = _read(response)
         if response.will_close:
@@ -166,7 +165,7 @@ class HttpPlace:
 
 
 class _Kept:
-    """A connection that is closed with its thread: one that is not would be a warning."""
+    """A connection, closed with its thread: Python warns of sockets that are never closed."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
@@ -185,9 +184,14 @@ def _sent(
     if body is None:
         connection.request(method, path, None, headers)
         return connection.getresponse()
-    # In chunks: the limit is for each, not for all that is sent.
+    # In chunks: the time limit applies to each of them, not to the whole body.
     chunks = (body[at : at + _CHUNK_BYTES] for at in range(0, len(body), _CHUNK_BYTES))
-    connection.request(method, path, chunks, {**headers, "Content-Length": str(len(body))})
+    try:
+        connection.request(method, path, chunks, {**headers, "Content-Length": str(len(body))})
+    except (BrokenPipeError, ConnectionResetError):
+        # A server that refuses the body answers, and closes before it has been sent.
+        if connection.sock is None:
+            raise
     if body:
         connection.sock.settimeout(_STORING_SECONDS)
     response = connection.getresponse()
@@ -197,7 +201,7 @@ def _sent(
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """All of an answer, unless it is too large or takes too long."""
+    """The body of an answer, unless it is too large or takes too long."""
     end = time.monotonic() + _ANSWER_SECONDS
     chunks, size = [], 0
     while chunk := response.read1(_CHUNK_BYTES):
@@ -207,7 +211,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
             raise http.client.HTTPException("the answer is too large")
         if time.monotonic() > end:
             raise TimeoutError
-    if response.length:  # which read1 does not check
+    if response.length:  # read1 does not check it
         raise http.client.HTTPException("the answer was cut off")
-    response.close()  # nor does it close, and the connection could not be used again
+    response.close()  # nor does read1 close it, so that the connection can be used again
     return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""What a place that several machines share offers, and how it fails."""
+"""The interface of a place shared by machines, and its errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 from firstlight.warmstart.inventory import Listed
 
-#: No entry is larger: a place could otherwise fill the memory of its readers.
+#: Larger entries are refused: a place could otherwise fill its readers' memory.
 MAX_ENTRY_BYTES = 1 << 30
 
 
 class Trouble(Enum):
-    DOWN = auto()  # not reached, or in no state to answer: worth another try later
-    DENIED = auto()  # the token is missing or wrong, or may not do this
-    NOT_WRITABLE = auto()  # a folder: it is not there, not this user's, or full
-    REFUSED = auto()  # this one entry
-    UNUSABLE = auto()  # never, in this process
+    DOWN = auto()  # unreachable or failing: try again later
+    DENIED = auto()  # the token is missing or wrong, or does not allow this
+    NOT_WRITABLE = auto()  # a folder that is missing, not writable, or full
+    REFUSED = auto()  # concerns this entry only
+    UNUSABLE = auto()  # for the life of this process
 
 
 class PlaceError(Exception):
@@ -26,24 +26,30 @@ class PlaceError(Exception):
 
 
 class LeaseState(Enum):
-    """What a server says of the right to compile a program."""
+    """A server's answer about the right to compile a program."""
 
     GRANTED = "granted"
-    HELD = "held"  # by another process, which makes progress
-    STORED = "stored"  # there is nothing to compile any more
-    FREE = "free"  # nobody has it, or waiting for it would gain nothing
+    HELD = "held"  # by another process that makes progress
+    STORED = "stored"  # the program has been compiled
+    FREE = "free"  # not held, or there is no point in waiting
 
 
 class Place(Protocol):
-    """name: of an entry, relative to the place. `fetch` and `store` raise PlaceError only."""
+    """name: of an entry, relative to the place. All methods raise PlaceError only."""
 
     url: str
-    has_leases: bool
+    has_leases: bool = False
 
     def fetch(self, name: str) -> bytes | None: ...
     def store(self, name: str, entry: bytes) -> None: ...
     def listed(self) -> list[Listed]: ...
     def remove(self, name: str) -> None: ...
-    def counts(self) -> dict[str, int]: ...
-    def lease(self, name: str, action: str, holder: str) -> LeaseState: ...
-    def forget_connections(self) -> None: ...
+
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    def lease(self, name: str, action: str, holder: str) -> LeaseState:
+        return LeaseState.FREE
+
+    def forget_connections(self) -> None:
+        return None

@@ -1,32 +1,27 @@
-"""Places that several machines share: a server of ours, a folder, or an object store.
+"""Places shared by machines: our server, a folder, or an object store.
 
-They are only asked for whole entries by name; whether an entry may be loaded is not theirs to say.
+They store and return whole entries by name. The reader decides whether to load an entry.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from firstlight.warmstart import folder
-from firstlight.warmstart.inventory import Listed, entries_below, listed_of
+from firstlight.warmstart.inventory import Listed, entries_below, listed_entry
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES
-from firstlight.warmstart.sharing.place import (
-    MAX_ENTRY_BYTES,
-    LeaseState,
-    Place,
-    PlaceError,
-    Trouble,
-)
+from firstlight.warmstart.sharing.place import MAX_ENTRY_BYTES, Place, PlaceError, Trouble
 
 _SECONDS, _LISTING_SECONDS = 20.0, 600.0
 
 
 def place_at(url: str) -> Place:
-    """PlaceError: nothing can be kept there."""
+    """The place at a URL; PlaceError if it cannot be one."""
     scheme = urlsplit(url).scheme
     if scheme in ("http", "https"):
         from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
@@ -37,21 +32,8 @@ def place_at(url: str) -> Place:
     return ObjectPlace(url)
 
 
-class _WithoutLeases:
-    has_leases = False
-
-    def lease(self, name: str, action: str, holder: str) -> LeaseState:
-        return LeaseState.FREE
-
-    def counts(self) -> dict[str, int]:
-        return {}
-
-    def forget_connections(self) -> None:
-        pass
-
-
-class FolderPlace(_WithoutLeases):
-    """A folder that belongs to somebody else, or that others can write to."""
+class FolderPlace(Place):
+    """A folder that belongs to another user, or that others can write to."""
 
     def __init__(self, path: str) -> None:
         self.url = path or "/"
@@ -91,7 +73,7 @@ class FolderPlace(_WithoutLeases):
             raise PlaceError(Trouble.NOT_WRITABLE, error.strerror or str(error)) from None
 
     def _make_folders(self, name: str) -> None:
-        """As open to the others as the folder itself, whatever the umask of this user."""
+        """Create folders with the permissions of the root, independent of the umask."""
         mode = os.stat(self.url).st_mode & 0o7777
         path = self.url
         for part in (folder.LAYOUT, *name.split("/")[:-1]):
@@ -101,14 +83,14 @@ class FolderPlace(_WithoutLeases):
                 os.chmod(path, mode)
 
 
-class ObjectPlace(_WithoutLeases):
-    """An object store, or whatever else fsspec knows."""
+class ObjectPlace(Place):
+    """An object store, or any other file system that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         import fsspec
 
         self.url = url.rstrip("/")
-        # An object store that is down should not be waited for: what it holds can be compiled.
+        # Do not wait for an object store that is down: programs can be compiled instead.
         options: dict[str, object] = {}
         if urlsplit(url).scheme in ("s3", "s3a"):
             waits = {"connect_timeout": 3, "read_timeout": 10, "retries": {"max_attempts": 1}}
@@ -144,7 +126,7 @@ class ObjectPlace(_WithoutLeases):
         _within_seconds(write)
 
     def listed(self) -> list[Listed]:
-        """All entries; of each, its head is read."""
+        """All entries; reads the head of each."""
 
         def look() -> list[Listed]:
             try:
@@ -154,7 +136,7 @@ class ObjectPlace(_WithoutLeases):
             heads = self._files.cat_ranges([*found], 0, MAX_HEAD_BYTES, on_error="return")
             base = self._files._strip_protocol(self._root).rstrip("/") + "/"
             return [
-                listed_of(path.removeprefix(base), head, int(about["size"]), _time_of(about))
+                listed_entry(path.removeprefix(base), head, int(about["size"]), _time_of(about))
                 for (path, about), head in zip(found.items(), heads, strict=True)
                 if isinstance(head, bytes)
             ]
@@ -167,33 +149,27 @@ class ObjectPlace(_WithoutLeases):
 
 
 def _time_of(about: dict[str, Any]) -> float:
-    """When an object was last written: nothing knows when it was read."""
+    """When an object was last written; object stores do not know when it was read."""
     when = about.get("LastModified") or about.get("created") or about.get("mtime") or 0.0
     return float(when.timestamp() if hasattr(when, "timestamp") else when)
 
 
 def _within_seconds(action: Any, seconds: float = _SECONDS) -> Any:
-    """What it returns, or PlaceError: libraries of object stores try for minutes."""
-    outcome: list[Any] = []
+    """The action's result, or PlaceError: libraries of object stores retry for minutes."""
+    done: Future[Any] = Future()
 
     def act() -> None:
         try:
-            outcome.append((action(), None))
-        except PermissionError as error:
-            outcome.append((None, PlaceError(Trouble.DENIED, _short(error))))
+            done.set_result(action())
         except Exception as error:
-            outcome.append((None, PlaceError(Trouble.DOWN, _short(error))))
+            done.set_exception(error)
 
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
+    threading.Thread(target=act, daemon=True).start()  # an executor's would delay the exit
+    wait([done], seconds)
+    if not done.done():
         raise PlaceError(Trouble.DOWN, f"no answer within {seconds:g} s")
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
-
-
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if (error := done.exception()) is None:
+        return done.result()
+    trouble = Trouble.DENIED if isinstance(error, PermissionError) else Trouble.DOWN
+    short = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    raise PlaceError(trouble, short) from None

@@ -1,4 +1,4 @@
-"""What is sent to a shared place in the background: so much at most, and not long at the end."""
+"""Uploads to a shared place in the background, bounded in memory and in time at exit."""
 
 from __future__ import annotations
 
@@ -8,54 +8,48 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 _MAX_WAITING_BYTES = 1 << 28
 _LAST_SECONDS, _IDLE_SECONDS = 3.0, 5.0
 
 
-class _Upload(NamedTuple):
-    name: str
-    entry: bytes
-    lease: str | None
-
-
 class Uploads:
-    """send: called in a thread, with what was added; it raises nothing."""
+    """send: called in a thread with the arguments of `add`; it must not raise."""
 
     def __init__(self, send: Callable[[str, bytes, str | None], None]) -> None:
         self._send = send
         self._forget()
-        # A child would find locked for ever what a thread uses while it sends, imports included.
+        # If a thread were sending during a fork, its locks (imports too) would stay locked in the
+        # child.
         os.register_at_fork(before=lambda: self.flush(_LAST_SECONDS), after_in_child=self._forget)
         atexit.register(self.flush, _LAST_SECONDS)
 
     def _forget(self) -> None:
-        """A process that forks sends what it has itself."""
-        self._waiting: list[_Upload] = []
+        """Start empty: a process that forks sends its own uploads itself."""
+        self._waiting: list[tuple[str, bytes, str | None]] = []
         self._is_running = False
         self._is_flushed_at_end = False
         self._changed = threading.Condition()
 
     def add(self, name: str, entry: bytes, lease: str | None) -> None:
-        """Send it soon; of what is too much, only the lease is given back."""
+        """Send an entry soon; if too much is waiting, only release its lease."""
         with self._changed:
-            if sum(len(u.entry) for u in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
+            if sum(len(e) for _, e, _ in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
                 name, entry = "", b""
-            self._waiting.append(_Upload(name, entry, lease))
+            self._waiting.append((name, entry, lease))
             self._changed.notify_all()
             self._flush_at_end_of_worker()
             if not self._is_running:
                 try:
                     threading.Thread(target=self._run, daemon=True).start()
                     self._is_running = True
-                except RuntimeError:  # Python is about to end: there are no new threads
+                except RuntimeError:  # Python is about to exit and starts no threads
                     self._waiting.clear()
 
     def _flush_at_end_of_worker(self) -> None:
-        """A worker of multiprocessing that was forked ends without running what atexit knows.
+        """Forked workers of multiprocessing do not run atexit's functions, but their own list.
 
-        It forgets what was registered before it began, so this is done with the first upload.
+        They clear that list when they start, so register with the first upload.
         """
         workers = sys.modules.get("multiprocessing.util")
         if workers is not None and not self._is_flushed_at_end:
@@ -63,14 +57,14 @@ class Uploads:
         self._is_flushed_at_end = True
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is sent, but not for longer."""
+        """Wait until everything has been sent, at most for so long."""
         end = time.monotonic() + seconds
         with self._changed:
             while self._waiting and (left := end - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _run(self) -> None:
-        """Send, and wait a while for more: the next one can use the same connection."""
+        """Send, then wait a while for more, which can use the same connection."""
         while True:
             with self._changed:
                 if not self._waiting and not self._changed.wait(_IDLE_SECONDS):

@@ -1,6 +1,6 @@
-"""A first tier that compiles nothing: the program of a function, run by NumPy.
+"""A first tier that compiles nothing: NumPy runs a function's program.
 
-`numpy_rules`, `indexing_rules` and `linear_algebra_rules` compute primitives, `interpreter` whole
-programs; `tiered` decides what answers a call, `signature_calls` keeps what that took and compiles;
-`remembered` are the programs for which it was no help.
+`numpy_rules`, `indexing_rules` and `linear_algebra_rules` compute primitives, `interpreter` runs
+programs. `tiered` decides which tier answers a call; `signature_calls` times calls and compiles;
+`remembered` stores for which programs the first tier was too slow.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,29 +27,9 @@ def _squeeze(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     return lambda x: np.reshape(x, shape)
 
 
-def _transpose(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    order = tuple(params["permutation"])
-    return lambda x: np.transpose(x, order)
-
-
-def _reverse(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axes = tuple(params["dimensions"])
-    return lambda x: np.flip(x, axes)
-
-
-def _concatenate(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["dimension"]
-    return lambda *parts: np.concatenate(parts, axis)
-
-
-def _stack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["axis"]
-    return lambda *parts: np.stack(parts, axis)
-
-
-def _unstack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    axis = params["axis"]
-    return lambda x: list(np.moveaxis(x, axis, 0))
+def _with(parameter: str, function: Compute) -> Rule:
+    """The rule of a function of one parameter and the arrays."""
+    return lambda params, inputs, outputs: partial(function, params[parameter])
 
 
 def _split(params: Params, inputs: Avals, outputs: Avals) -> Compute:
@@ -63,7 +44,7 @@ def _pad(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         params["padding_config"], inputs[0].shape, shape, strict=True
     ):
         step = between + 1
-        first = max(0, -(low // step)) if low < 0 else 0  # elements cut off at the beginning
+        first = max(0, -(low // step))  # elements cut off at the beginning
         begin = low + first * step
         count = max(0, min(size - first, -((begin - full) // step)))
         taken.append(slice(first, first + count))
@@ -98,7 +79,7 @@ def _dynamic_update_slice(params: Params, inputs: Avals, outputs: Avals) -> Comp
 
 
 def _window(starts: Sequence[Array], sizes: Sizes, shape: Sizes) -> tuple[slice, ...]:
-    """Moved inside where it would leave the array, as XLA does."""
+    """The window, moved into the array if it exceeds it, as XLA does."""
     begins = [
         min(max(int(start), 0), full - size)
         for start, size, full in zip(starts, sizes, shape, strict=True)
@@ -132,12 +113,12 @@ def _gather(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     return gather
 
 
-#: Of jax.lax.GatherScatterMode: what is outside is not read, and not written.
+#: The jax.lax.GatherScatterMode in which elements outside are neither read nor written.
 _FILL_OR_DROP = "FILL_OR_DROP"
 
 
 def _outside(kind: np.dtype[Any]) -> float:
-    """What a gather gives for an index that is not there."""
+    """The result of a gather for an index outside the array."""
     if kind.kind in "fcV":
         return np.nan
     if kind.kind == "b":
@@ -146,7 +127,7 @@ def _outside(kind: np.dtype[Any]) -> float:
 
 
 def _axes_of_result(rank: int, windows: Sizes) -> list[int]:
-    """From axes (those of the indices, those of a window) to the order of the result."""
+    """The permutation from (axes of the indices, axes of a window) to the result's axes."""
     batch = [d for d in range(rank) if d not in windows]
     source = {d: i for i, d in enumerate([*batch, *windows])}
     return [source[d] for d in range(rank)]
@@ -160,7 +141,7 @@ def _starts(
     batching: Sizes,
     indices_batching: Sizes,
 ) -> tuple[list[Array], Array]:
-    """Per dimension where windows begin, moved inside; and which windows were inside."""
+    """Begins of all windows per dimension, moved inside; and which windows were inside."""
     batch_shape = indices.shape[:-1]
     starts: list[Array] = [np.zeros(batch_shape, np.int64) for _ in shape]
     for column, dimension in enumerate(index_map):
@@ -240,11 +221,11 @@ RULES: dict[str, Rule] = {
     "slice": _slice,
     "squeeze": _squeeze,
     "expand_dims": _squeeze,
-    "transpose": _transpose,
-    "rev": _reverse,
-    "concatenate": _concatenate,
-    "stack": _stack,
-    "unstack": _unstack,
+    "transpose": _with("permutation", lambda order, x: np.transpose(x, order)),
+    "rev": _with("dimensions", lambda axes, x: np.flip(x, axes)),
+    "concatenate": _with("dimension", lambda axis, *parts: np.concatenate(parts, axis)),
+    "stack": _with("axis", lambda axis, *parts: np.stack(parts, axis)),
+    "unstack": _with("axis", lambda axis, x: list(np.moveaxis(x, axis, 0))),
     "split": _split,
     "pad": _pad,
     "dynamic_slice": _dynamic_slice,

@@ -1,4 +1,4 @@
-"""The program of a function (a jaxpr), run by NumPy one equation after the other."""
+"""Runs a function's program (a jaxpr) with NumPy, equation by equation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 _RULES = numpy_rules.RULES | indexing_rules.RULES | linear_algebra_rules.RULES
-#: Equations that only hold another program, and where.
+#: Primitives that only contain another program, and the parameter that holds it.
 _HOLDERS = {
     **{"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"},
     **{"remat2": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr"},
@@ -24,11 +24,11 @@ _HOLDERS = {
 
 
 class AbandonedError(Exception):
-    """Something faster has the results by now."""
+    """The compiled program is ready."""
 
 
 class Interpreter:
-    """Runs programs until `is_over` says that it need not go on."""
+    """Runs programs until `is_over` returns true."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
@@ -44,14 +44,14 @@ class Interpreter:
             return self.prepare(closed)(*map(to_numpy, inputs))
 
     def prepare(self, closed: ClosedJaxpr) -> Callable[..., list[Array]]:
-        """What runs a closed program; the same one is prepared once."""
+        """A function that runs a closed program; each program is prepared once."""
         known = self._prepared.get(id(closed))
         if known is None:
             known = self._prepared[id(closed)] = _Prepared(closed, self)
         return known
 
     def step(self, equation: JaxprEqn) -> Compute:
-        """What computes the results of an equation: a list, where there are several."""
+        """A function that computes the result of an equation, or the list of its results."""
         name, params = equation.primitive.name, equation.params
         if name in _HOLDERS:
             return self.prepare(_closed(params[_HOLDERS[name]]))
@@ -59,25 +59,22 @@ class Interpreter:
             return _CONTROL[name](self, params, equation)
         if (rule := _RULES.get(name)) is not None:
             try:
-                inputs, outputs = (
-                    [v.aval for v in vs] for vs in (equation.invars, equation.outvars)
-                )
-                return rule(params, inputs, outputs)
+                return rule(params, _avals(equation.invars), _avals(equation.outvars))
             except NoRuleError:
                 pass
         return _by_jax(equation)
 
-    def require_need(self) -> None:
+    def stop_if_over(self) -> None:
         if self._is_over():
             raise AbandonedError
 
 
 class _Prepared:
-    """A program whose variables are places in a list."""
+    """A program whose variables are indices into a list."""
 
     def __init__(self, closed: ClosedJaxpr, interpreter: Interpreter) -> None:
         program = closed.jaxpr
-        self._kept = closed  # its id is a key as long as it lives
+        self._kept = closed  # keeps the id valid, by which it is found
         self._interpreter = interpreter
         places: dict[Var, int] = {}
         self._blank: list[Any] = []
@@ -106,7 +103,7 @@ class _Prepared:
         values = self._blank.copy()
         for at, value in zip(self._inputs, inputs, strict=True):
             values[at] = value
-        self._interpreter.require_need()
+        self._interpreter.stop_if_over()
         for compute, reads, writes, many in self._steps:
             found = compute(*[values[at] for at in reads])
             if many:
@@ -122,7 +119,7 @@ def _avals(variables: Sequence[Var]) -> list[ShapedArray]:
 
 
 def to_numpy(value: Any) -> Any:
-    """A NumPy array; what NumPy has no type for (random keys) stays as it is."""
+    """A NumPy array; values without a NumPy type (random keys) are unchanged."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value
     import jax
@@ -133,7 +130,7 @@ def to_numpy(value: Any) -> Any:
 
 
 def _closed(program: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
-    """A program with its constants, of which some equations hold only the program."""
+    """A program with its constants; some equations contain a program that has none."""
     if hasattr(program, "consts"):
         return program
     from jax.extend.core import ClosedJaxpr
@@ -142,10 +139,10 @@ def _closed(program: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
 
 
 def _by_jax(equation: JaxprEqn) -> Compute:
-    """The operation as JAX runs it outside of `jit`, compiled on its own."""
+    """The operation as JAX runs it outside `jit`, compiled by itself."""
     primitive = equation.primitive
     bound = primitive.get_bind_params(equation.params)
-    # Before JAX 0.10 a pair: functions, which come first, and parameters.
+    # Before JAX 0.10, a pair of functions and parameters.
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
 
     def compute(*values: Array) -> Array | list[Array]:
@@ -158,8 +155,8 @@ def _by_jax(equation: JaxprEqn) -> Compute:
 def _scan(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     closed, length = _closed(params["jaxpr"]), params["length"]
     body = interpreter.prepare(closed)
-    # By their axes, because versions of JAX count them in different ways: what the body takes or
-    # gives one line of has an axis more outside of it.
+    # Counted by rank, because versions of JAX have different parameters: outside the body, arrays
+    # that it takes or returns line by line have one more axis.
     carried = _same_rank(equation.outvars, closed.jaxpr.outvars)
     consts = _same_rank(equation.invars, closed.jaxpr.invars) - carried
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
@@ -192,17 +189,17 @@ def _while(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Comp
         state = list(values[bodies:])
         while np.any(which := np.asarray(goes_on(*values[:conditions], *state)[0])):
             new = body(*values[conditions:bodies], *state)
-            if which.ndim:  # mapped: some go on, the others have ended
+            if which.ndim:  # under vmap, some loops go on while others have ended
                 pairs = zip(new, state, strict=True)
-                new = [np.where(_leading(which, n), n, old) for n, old in pairs]
+                new = [np.where(_with_rank_of(n, which), n, old) for n, old in pairs]
             state = new
         return state
 
     return loop
 
 
-def _leading(which: Array, value: Array) -> Array:
-    """Over the first axes of a value."""
+def _with_rank_of(value: Array, which: Array) -> Array:
+    """`which` with trailing axes of length one, up to the rank of a value."""
     return which.reshape(which.shape + (1,) * (np.ndim(value) - which.ndim))
 
 

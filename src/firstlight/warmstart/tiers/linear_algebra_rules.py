@@ -1,4 +1,4 @@
-"""Primitives of linear algebra: products of matrices, factors, triangular systems."""
+"""Linear algebra primitives: matrix products, factorisations, triangular systems."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _cholesky(params: Params, inputs: Avals, outputs: Avals) -> Compute:
 
 
 def _triangular_solve(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    """By substitution, which divides by a zero as LAPACK does."""
+    """By substitution; zeros on the diagonal give what LAPACK gives."""
     if params["conjugate_a"]:
         raise NoRuleError
     from_left, transposed = params["left_side"], params["transpose_a"]

@@ -1,8 +1,8 @@
-"""JAX's primitives in NumPy, as they are in the program of a function.
+"""JAX's primitives in NumPy.
 
-A rule is a function of an equation's parameters and of what is known about its arrays; it returns
-what computes the results from NumPy arrays. What has no rule is run by JAX, operation by operation.
-Operands of one primitive have one type, so NumPy's promotion has nothing to decide.
+A rule takes an equation's parameters and the shapes and types of its arrays, and returns a function
+that computes the results from NumPy arrays. JAX runs primitives without a rule, one at a time. The
+operands of a primitive have the same type, so NumPy's promotion rules do not matter.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ Params: TypeAlias = Mapping[str, Any]  # of an equation
 Avals: TypeAlias = "Sequence[ShapedArray]"
 #: (parameters, abstract inputs, abstract outputs)
 Rule: TypeAlias = Callable[[Params, Avals, Avals], Compute]
-#: math.erf and others go element by element: of more elements, JAX's own operation is faster.
+#: math.erf is called per element: for more elements, JAX's own operation is faster.
 _MAX_ELEMENTS = 4096
 
 
 class NoRuleError(Exception):
-    """NumPy is not the one to compute this."""
-
-
-def _is_int(aval: ShapedArray) -> bool:
-    return bool(aval.dtype.kind in "iub")
+    """The rule does not cover this equation."""
 
 
 def _division(params: Params, inputs: Avals, outputs: Avals) -> Compute:
-    if not _is_int(inputs[0]):
+    if inputs[0].dtype.kind not in "iub":
         return np.divide
 
     def towards_zero(a: Array, b: Array) -> Array:
@@ -58,7 +54,7 @@ def _integer_pow(params: Params, inputs: Avals, outputs: Avals) -> Compute:
 
 
 def _power(x: Array, power: int) -> Array:
-    """By repeated squaring: np.power would take a logarithm."""
+    """By repeated squaring, since np.power uses a logarithm."""
     result = None
     while power:
         if power & 1:
@@ -73,13 +69,13 @@ def _convert(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     kind = outputs[0].dtype
     if inputs[0].dtype.kind not in "fV" or kind.kind not in "iu":
         return lambda x: np.asarray(x).astype(kind)
-    # XLA takes the nearest integer there is, and 0 for NaN; NumPy leaves that open.
+    # XLA saturates, and converts NaN to 0; NumPy leaves both undefined.
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
 
     def nearest(x: Array) -> Array:
         wide = np.nan_to_num(np.asarray(x, np.float64))
         inner = np.where((wide > low) & (wide < high), wide, 0).astype(kind)
-        # Compared as floats, in which the largest 64-bit integer is one too large.
+        # Compared as floats, where the largest 64-bit integer is rounded up by one.
         edges = np.where(wide >= high, np.asarray(high, kind), np.asarray(low, kind))
         return np.where((wide > low) & (wide < high), inner, edges)
 
@@ -164,7 +160,7 @@ def _shift(ufunc: np.ufunc, signed: bool = False) -> Rule:
             if signed:
                 shifted: Array = ufunc(x, np.minimum(by, bits - 1))
                 return shifted.view(kind)
-            # A shift by all bits or more leaves nothing; processors disagree on that.
+            # A shift by all bits or more gives zero; processors disagree on that.
             return np.where(by < bits, ufunc(x, by % bits), 0).astype(as_read).view(kind)
 
         return shift
@@ -200,6 +196,18 @@ def _logistic(x: Array) -> Array:
     return found
 
 
+_UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
+_SAME_NAME = (
+    *("abs", "sign", "square", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "conj"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil", "nextafter"),
+)
+_NUMPY_NAMES = {
+    **{"sub": "subtract", "neg": "negative", "max": "maximum", "min": "minimum", "rem": "fmod"},
+    **{"pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"},
+    **{"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "is_finite": "isfinite"},
+    **{"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater"},
+    **{"ge": "greater_equal", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
+}
 RULES: dict[str, Rule] = {
     "add": _logical(np.logical_or, np.add),
     "add_any": _always(np.add),
@@ -233,26 +241,7 @@ RULES: dict[str, Rule] = {
     "shift_left": _shift(np.left_shift),
     "shift_right_logical": _shift(np.right_shift),
     "shift_right_arithmetic": _shift(np.right_shift, signed=True),
-    **{
-        name: _always(compute)  # type: ignore[arg-type]
-        for name, compute in {
-            **{"sub": np.subtract, "neg": np.negative, "abs": np.abs, "sign": np.sign},
-            **{"max": np.maximum, "min": np.minimum, "rem": np.fmod, "pow": np.power},
-            **{"square": np.square, "sqrt": np.sqrt, "cbrt": np.cbrt, "exp": np.exp},
-            **{"exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p},
-            **{"sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos},
-            **{"atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh},
-            **{"tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh},
-            **{"floor": np.floor, "ceil": np.ceil, "is_finite": np.isfinite, "conj": np.conj},
-            **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
-            **{"gt": np.greater, "ge": np.greater_equal, "nextafter": np.nextafter},
-            **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
-            **{
-                "stop_gradient": _same,
-                "copy": _same,
-                "copy_p": _same,
-                "optimization_barrier": _same,
-            },
-        }.items()
-    },
+    **{name: _always(_same) for name in _UNCHANGED},
+    **{name: _always(getattr(np, name)) for name in _SAME_NAME},
+    **{name: _always(getattr(np, numpy_name)) for name, numpy_name in _NUMPY_NAMES.items()},
 }

@@ -1,4 +1,4 @@
-"""Programs that were compiled before NumPy had answered, remembered for the next process."""
+"""Remembers, for later processes, programs that were compiled before NumPy had answered."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from firstlight.warmstart import folder
 
-#: Then it is measured again: the machine may have been busy.
+#: Afterwards the first tier is tried again: the machine may have been busy.
 _FORGOTTEN_AFTER_SECONDS = 7 * 24 * 3600
 
 
 def is_slower(program: object) -> bool:
-    """Whether a process before this one has lost time with the first tier of this program."""
+    """Whether an earlier process has lost time with the first tier of this program."""
     if (here := _folder()) is None or not here.is_dir():
         return False
     with suppress(OSError):
@@ -27,7 +27,7 @@ def is_slower(program: object) -> bool:
 
 
 def remember(program: object) -> None:
-    """An empty file named after the program; where it cannot be written, nothing is lost."""
+    """Create an empty file named after the program, if possible."""
     if (here := _folder()) is not None:
         with suppress(OSError):
             here.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,14 +42,14 @@ def _folder() -> Path | None:
 
 
 def _digest(program: Any) -> str:
-    """The same for the same operations on the same shapes, with the same JAX and processor.
+    """A digest of the operations, shapes, JAX, processor, and whether JAX has a persistent cache.
 
-    A program that is found in a persistent cache is ready sooner, so that is another question.
+    With a cache, the compiled program may be ready sooner.
     """
     import jax
     from jaxlib.version import __version__
 
-    where = folder.compatible(jax.__version__, __version__)
+    where = folder.kind_name(jax.__version__, __version__)
     cached = bool(jax.config.jax_compilation_cache_dir)
     whole = hashlib.sha256(f"{where} {cached} ".encode())
     for operation in _operations(program.jaxpr):

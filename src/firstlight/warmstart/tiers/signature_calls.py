@@ -1,4 +1,4 @@
-"""The calls of one signature: who answers them, what that took, and the thread that compiles."""
+"""The calls of one signature: their timing in NumPy, and the thread that compiles."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 from firstlight.warmstart.tiers.interpreter import Interpreter
 
-#: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
-#: as follow in this time. A program that is over by then need not wait for one.
+#: Compiling starts this much later, so that it does not slow down short calls in NumPy, and a
+#: program that has ended by then does not wait for it.
 _HEAD_START_SECONDS = 0.1
-#: After so long in NumPy, calls wait while the thread lowers: lowering is Python, and so is the
-#: interpreter, and both would only keep each other from working. XLA does not need Python.
+#: After so much time in NumPy, calls wait while the thread lowers: lowering and the interpreter are
+#: both Python and would only delay each other. XLA's compiler does not need Python.
 _PATIENCE_SECONDS = 0.5
 
 
 class Tier(Enum):
-    """What has answered a call."""
+    """What answers a call."""
 
     NUMPY = "numpy"  # operation by operation, nothing compiled
     COMPILED = "compiled"
 
 
 class WhyOff(Enum):
-    """Why the first call was compiled at once."""
+    """Why a signature was compiled at once."""
 
     EFFECTS = "it calls back into Python, which must happen once"
     SEVERAL_DEVICES = "its arrays are on several devices"
@@ -37,21 +37,21 @@ class WhyOff(Enum):
 
 @dataclass(frozen=True)
 class Switch:
-    """What happened to calls of one signature (shapes and types of the arguments) so far."""
+    """What has happened so far to calls of one signature (shapes and types of the arguments)."""
 
     signature: str
     first_tier: Tier
     why_off: WhyOff | None
-    numpy_calls: int  # answered before the compiled program was there
+    numpy_calls: int  # answered before the compiled program was ready
     switched: bool
     numpy_call_seconds: float | None  # mean of those calls
     compile_seconds: float | None  # in the background
 
     @property
     def break_even_calls(self) -> int | None:
-        """From this many calls on, compiling takes less time than NumPy for all of them.
+        """The number of calls from which on compiling takes less time than NumPy for all calls.
 
-        Calls of the compiled program are taken to cost nothing. None: not known, or not yet.
+        Calls of the compiled program are assumed to take no time. None: not known (yet).
         """
         if not self.numpy_call_seconds or self.compile_seconds is None:
             return None
@@ -73,11 +73,11 @@ class SignatureCalls:
         self, traced: Any, why_off: WhyOff | None, settle: Callable[[SignatureCalls], None]
     ) -> None:
         self.why_off = why_off
-        self.lowered = threading.Event()  # what is left is XLA's, or it failed
-        self.over = threading.Event()  # compiled, or failed
+        self.lowered = threading.Event()  # or failed
+        self.over = threading.Event()  # compiled or failed
         self.error: BaseException | None = None
+        self.program = traced.jaxpr
         self._traced = traced
-        self._program = traced.jaxpr
         self._numpy_calls = 0
         self._numpy_seconds = 0.0
         self._compile_seconds: float | None = None
@@ -90,17 +90,13 @@ class SignatureCalls:
 
     @property
     def is_slow(self) -> bool:
-        """Whether NumPy has had its time with this signature."""
+        """Whether calls should wait for lowering."""
         return self._numpy_seconds > _PATIENCE_SECONDS
-
-    @property
-    def program(self) -> Any:
-        return self._program
 
     def start(self, when: When) -> None:
         """Compile in a thread, once.
 
-        Python waits for the thread at its end: XLA ends a process whose interpreter is gone.
+        Not a daemon: XLA aborts a process whose interpreter has ended.
         """
         with self._lock:
             if when in self._asked or self._is_started:
@@ -114,9 +110,9 @@ class SignatureCalls:
         import numpy as np
 
         begin = time.monotonic()
-        found = self._interpreter.run(self._program, leaves)
-        self._numpy_seconds += time.monotonic() - begin  # of an abandoned call nothing
-        kinds = [aval.dtype for aval in self._program.out_avals]
+        found = self._interpreter.run(self.program, leaves)
+        self._numpy_seconds += time.monotonic() - begin  # not reached by abandoned calls
+        kinds = [aval.dtype for aval in self.program.out_avals]
         results = [np.asarray(value, kind) for value, kind in zip(found, kinds, strict=True)]
         tree = jax.tree_util.tree_structure(self._traced.out_info)
         self._numpy_calls += 1
@@ -148,7 +144,7 @@ class SignatureCalls:
             self._settle(self)
 
     def switch(self) -> Switch:
-        avals = ", ".join(aval.str_short() for aval in self._program.in_avals)
+        avals = ", ".join(aval.str_short() for aval in self.program.in_avals)
         is_first = self.why_off is None and self._numpy_calls > 0
         first = Tier.NUMPY if is_first else Tier.COMPILED
         switched = self.over.is_set() and self.error is None

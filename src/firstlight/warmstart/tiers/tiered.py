@@ -1,4 +1,4 @@
-"""`tiered`: NumPy answers the first calls while a thread compiles, then the compiled program."""
+"""`tiered`: NumPy answers calls while a thread compiles, then the compiled program does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from firstlight.warmstart.tiers import remembered
@@ -22,17 +21,17 @@ R = TypeVar("R")
 def tiered(f: Callable[P, R], **jit_options: object) -> Tiered[P, R]:
     """`jax.jit(f)`, whose first calls do not wait for the compiler.
 
-    Calls are answered by NumPy, which runs the program of `f` operation by operation, while a
-    thread compiles; from the first call after that, by the compiled program. NumPy sums in another
-    order: results agree to rounding, not bit by bit. Every signature (shapes and types of the
-    arguments) begins like this. Compiling starts a tenth of a second after the first call, if that
-    lasts so long, or after the second; whichever is ready first answers, so a program that is slow
-    in NumPy takes little longer than its compile time. Where the compiler was ready before the
-    first answer, that is remembered for a week, in the user's cache folder: the next signature and
-    the next process compile at once, with a warning. A compile error is raised by the next call.
+    NumPy answers calls by running the program of `f` operation by operation, while a thread
+    compiles; then the compiled program answers. NumPy sums in another order, so results agree to
+    rounding, not bit by bit. Every signature (shapes and types of the arguments) starts like this.
+    Compiling begins a tenth of a second after the first call, if that takes so long, or after the
+    second. Whichever is ready first answers, so a program that is slow in NumPy takes little longer
+    than its compile time. If the compiler was ready before the first answer, the user's cache
+    folder remembers it for a week: the next signature and the next process compile at once, with a
+    warning. A compile error is raised by the next call.
 
     Under `jax.grad`, `jax.vmap` or an outer `jit` it is an ordinary jitted function, compiled with
-    what surrounds it: apply `tiered` last, as in `tiered(jax.grad(f))`.
+    the code around it: apply `tiered` last, as in `tiered(jax.grad(f))`.
 
     Args:
         f: The function. It compiles at once, with a warning, if it calls back into Python or its
@@ -42,25 +41,10 @@ def tiered(f: Callable[P, R], **jit_options: object) -> Tiered[P, R]:
     return Tiered(f, jit_options)
 
 
-@dataclass(frozen=True)
-class _Static:
-    """Which arguments are part of the program: by position and by name."""
-
-    positions: frozenset[int]
-    names: frozenset[str]
-
-    def left_out(
-        self, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The other arguments."""
-        return (
-            tuple(arg for i, arg in enumerate(args) if i not in self.positions),
-            {name: value for name, value in kwargs.items() if name not in self.names},
-        )
-
-
-def static_arguments(f: Callable[..., object], jit_options: dict[str, Any]) -> _Static:
-    """As `jax.jit` understands its options: each position has its name, and the other way round."""
+def _static_arguments(
+    f: Callable[..., object], jit_options: dict[str, Any]
+) -> tuple[set[int], set[str]]:
+    """Static arguments as `jax.jit` sees them: positions imply names, and names positions."""
     numbers, names = jit_options.get("static_argnums"), jit_options.get("static_argnames")
     positions = {numbers} if isinstance(numbers, int) else {*(numbers or ())}
     named = {names} if isinstance(names, str) else {*(names or ())}
@@ -73,15 +57,15 @@ def static_arguments(f: Callable[..., object], jit_options: dict[str, Any]) -> _
         if i in positions or name in named:
             positions.add(i)
             named.add(name)
-    return _Static(frozenset(positions), frozenset(named))
+    return positions, named
 
 
 class _NewSignatureError(Exception):
-    """JAX was about to trace during a call."""
+    """JAX was about to trace in a call that may not."""
 
 
 class Tiered(Generic[P, R]):
-    """A function in tiers; `switches` is what happened to each signature."""
+    """A function in tiers; `switches` reports on each signature."""
 
     def __init__(self, f: Callable[P, R], jit_options: dict[str, object]) -> None:
         import jax
@@ -90,16 +74,16 @@ class Tiered(Generic[P, R]):
         self._local = threading.local()
         self._lock = threading.Lock()
         self._states: dict[int, SignatureCalls] = {}
-        self._unsettled: list[SignatureCalls] = []  # not compiled, or failed
-        #: Whether calls may go to JAX, which would compile by itself what is traced and unsettled.
+        self._unsettled: list[SignatureCalls] = []  # not compiled yet, or failed
+        #: Whether calls may go to JAX directly. It would compile signatures that are not settled.
         self._is_settled = False
-        self._is_slower = False  # in NumPy than the compiler, for a signature so far
-        self._static = static_arguments(f, jit_options)
+        self._is_slower = False  # whether NumPy was slower than the compiler for some signature
+        self._static_positions, self._static_names = _static_arguments(f, jit_options)
 
         @functools.wraps(f)
         def traced(*args: P.args, **kwargs: P.kwargs) -> R:
-            # JAX calls this for a new signature only, so that a call of a known one costs nothing
-            # more than JAX's own dispatch.
+            # JAX calls this for new signatures only, so calls of known ones cost no more than
+            # JAX's own dispatch.
             if not getattr(self._local, "may_trace", False):
                 raise _NewSignatureError
             return f(*args, **kwargs)
@@ -122,7 +106,7 @@ class Tiered(Generic[P, R]):
         return first
 
     def wait(self) -> None:
-        """Wait for the compiler, for all signatures so far."""
+        """Wait until all signatures so far are compiled."""
         for state in list(self._states.values()):
             if state.why_off is None:
                 state.start(When.NOW)
@@ -131,7 +115,9 @@ class Tiered(Generic[P, R]):
     def _answer(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         import jax
 
-        leaves = jax.tree_util.tree_leaves(self._static.left_out(args, kwargs))
+        given = [arg for i, arg in enumerate(args) if i not in self._static_positions]
+        named = {name: value for name, value in kwargs.items() if name not in self._static_names}
+        leaves = jax.tree_util.tree_leaves((given, named))
         with self._tracing():
             if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 return self._jitted(*args, **kwargs)
@@ -143,22 +129,22 @@ class Tiered(Generic[P, R]):
                 try:
                     return state.by_numpy(leaves)
                 except AbandonedError:
-                    self._lost_to_the_compiler(state)
-                except Exception:  # of ours: what the program computes raises nothing
+                    self._note_abandoned(state)
+                except Exception:  # the interpreter's own: programs do not raise
                     state.why_off = WhyOff.NOT_UNDERSTOOD
                     self._warn(WhyOff.NOT_UNDERSTOOD)
                     state.start(When.NOW)
                     state.over.wait()
             if state.error is not None:
                 raise state.error
-            # JAX finds what the thread has traced, lowered and compiled, or does it now.
+            # JAX finds what the thread has compiled, or compiles now.
             return self._jitted(*args, **kwargs)
 
     def _state(self, traced: Any, leaves: list[object]) -> SignatureCalls:
         with self._lock:
-            for before in self._unsettled:  # this is not the first call any more
+            for before in self._unsettled:  # this is no longer the first call
                 before.start(When.SOON)
-            # JAX keeps one program per signature, and the state keeps that alive.
+            # JAX has one program per signature; the state keeps it alive, and its id valid.
             known = self._states.get(id(traced.jaxpr))
             if known is not None:
                 return known
@@ -175,8 +161,8 @@ class Tiered(Generic[P, R]):
         self._warn(why_off)
         return known
 
-    def _lost_to_the_compiler(self, state: SignatureCalls) -> None:
-        """Where not even the first call was answered sooner, the next signature is compiled."""
+    def _note_abandoned(self, state: SignatureCalls) -> None:
+        """If NumPy did not even answer the first call, compile the next signatures at once."""
         if state.switch().first_tier is Tier.COMPILED and state.error is None:
             self._is_slower = True
             remembered.remember(state.program)
@@ -192,7 +178,7 @@ class Tiered(Generic[P, R]):
         self._let_jax_answer()
 
     def _let_jax_answer(self) -> None:
-        # JAX's dispatch remembers that tracing raised, and would take ten times as long for ever.
+        # JAX's dispatch remembers that tracing raised, and would be ten times slower ever after.
         getattr(self._jitted, "_clear_cache", lambda: None)()
         with self._lock:
             self._is_settled = not self._unsettled
