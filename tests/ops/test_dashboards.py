@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.ops.building import documents
+from firstlight.ops.building import documents, yaml_text
 from firstlight.ops.dashboard_page import page, shown
 from firstlight.ops.dashboards import DASHBOARDS, ON_CALL, VARIABLES, resolved
-from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.ops.prometheus_api import Prometheus, TimeSeries
 from firstlight.ops.rules import Settings, groups
-from firstlight.ops.yaml_text import yaml_text
 from firstlight.telemetry.metrics import CATALOGUE, Kind
 
 QUERIES = [query for board in DASHBOARDS for panel in board.panels for _, query in panel.queries]
@@ -59,21 +58,21 @@ def test_grafana_gets_panels_that_do_not_overlap_and_variables_that_exist() -> N
 
 
 def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
-        return [Course({"model": "<demo>", "code": "200"}, ((start, 1.0), (end, 0.25)))]
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[TimeSeries]:
+        return [TimeSeries({"model": "<demo>", "code": "200"}, ((start, 1.0), (end, 0.25)))]
 
     monkeypatch.setattr(Prometheus, "range", answer)
     made = page(ON_CALL, Prometheus("http://nowhere"), 5)
     assert "200: 0.25" in made
-    assert "&lt;demo&gt;: rows that wait: 0.25" in made
+    assert "&lt;demo&gt;: rows waiting: 0.25" in made
 
 
 def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[TimeSeries]:
         return [
-            Course({"instance": f"node{n}", "model": ""}, ((start, float(n == 7)), (end, 0.0)))
+            TimeSeries({"instance": f"node{n}", "model": ""}, ((start, float(n == 7)), (end, 0.0)))
             for n in range(9)
         ]
 
@@ -82,7 +81,7 @@ def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
     deploys = made.partition("Deploys and readiness")[2].partition("</section>")[0]
     assert deploys.index("node7: deploy: 0") < deploys.index("node0: deploy: 0")
     # Of twice nine series two were not zero, and two more are named.
-    assert "<li>14 more: 0 all the time</li>" in deploys
+    assert "<li>14 more: always 0</li>" in deploys
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.ops import checks
-from firstlight.ops.checks import Finding, Given, Status
+from firstlight.ops.checks import Finding, Status, Targets
 from firstlight.ops.doctor import CHECKS, Check, Stage, examine, exit_code
 from firstlight.telemetry.metrics import RUNTIME_INFO
 
@@ -57,21 +57,21 @@ def url() -> Iterator[str]:
 def test_a_pin_that_does_not_hold_is_named_with_both_versions(tmp_path: Path) -> None:
     file = tmp_path / "constraints.txt"
     file.write_text(f"numpy=={version('numpy')}\nabsent-package==1.0\n# a comment\n")
-    assert checks.pinned_versions(Given(constraints=file)).status is Status.OK
+    assert checks.pinned_versions(Targets(constraints=file)).status is Status.OK
     file.write_text("numpy==0.1\n")
-    found = checks.pinned_versions(Given(constraints=file))
+    found = checks.pinned_versions(Targets(constraints=file))
     assert found.status is Status.FAILED
-    assert found.found == f"numpy is {version('numpy')}, pinned is 0.1"
+    assert found.found == f"numpy is {version('numpy')}, pinned to 0.1"
 
 
 def test_a_missing_accelerator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "cuda")
     monkeypatch.setattr(checks, "_driver", lambda: None)
-    found = checks.device(Given())
+    found = checks.device(Targets())
     assert found.status is Status.FAILED
-    assert "JAX runs on cpu, expected is gpu; no NVIDIA driver answers" in found.found
+    assert "JAX runs on cpu, expected gpu; no NVIDIA driver answers" in found.found
     monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "cpu")
-    assert checks.device(Given()).status is Status.OK
+    assert checks.device(Targets()).status is Status.OK
 
 
 def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,32 +92,32 @@ def test_a_cache_that_others_can_write_to_fails_with_the_command_that_mends_it(
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(0o700)
-    given, stage = Given(cache=str(cache)), Stage.ANY
+    targets, stage = Targets(cache=str(cache)), Stage.ANY
     chosen = [Check("cache", checks.cache_permissions)]
-    assert examine(stage, given, chosen)[0].status is Status.OK
+    assert examine(stage, targets, chosen)[0].status is Status.OK
     os.chmod(cache, 0o777)
-    found = examine(stage, given, chosen)[0]
+    found = examine(stage, targets, chosen)[0]
     assert found.status is Status.FAILED
     assert f"chmod go-w {cache}" in found.found
 
 
 def test_a_known_gradient_and_a_scattered_sum_are_right_here() -> None:
-    assert checks.gradient(Given()).status is Status.OK
-    assert checks.determinism(Given()).status is Status.OK
-    assert checks.memory(Given()).status is Status.OK
+    assert checks.gradient(Targets()).status is Status.OK
+    assert checks.determinism(Targets()).status is Status.OK
+    assert checks.memory(Targets()).status is Status.OK
 
 
 def test_a_required_check_may_not_be_left_out() -> None:
     left_out = Check("x", lambda _: Finding(Status.NOT_CHECKED, ""), frozenset({Stage.PRODUCTION}))
-    assert exit_code(examine(Stage.ANY, Given(), [left_out])) == 0
-    assert exit_code(examine(Stage.PRODUCTION, Given(), [left_out])) == 1
+    assert exit_code(examine(Stage.ANY, Targets(), [left_out])) == 0
+    assert exit_code(examine(Stage.PRODUCTION, Targets(), [left_out])) == 1
 
 
 def test_a_check_that_raises_has_failed() -> None:
-    def broken(_: Given) -> Finding:
+    def broken(_: Targets) -> Finding:
         raise RuntimeError("no device")
 
-    found = examine(Stage.ANY, Given(), [Check("x", broken)])[0]
+    found = examine(Stage.ANY, Targets(), [Check("x", broken)])[0]
     assert (found.status, found.found) == (Status.FAILED, "RuntimeError: no device")
 
 

@@ -232,9 +232,9 @@ def test_every_panel_had_data(monitoring: Monitoring) -> None:
         for board in DASHBOARDS
         for panel in board.panels
         if not any(
-            course.points
+            series.points
             for _, query in panel.queries
-            for course in monitoring.prometheus.range(resolved(query), end - 1800, end, 5)
+            for series in monitoring.prometheus.range(resolved(query), end - 1800, end, 5)
         )
     ]
     assert not empty

@@ -12,8 +12,8 @@ import yaml
 
 from firstlight.cli import main
 from firstlight.ops.alerts import ALERTS
+from firstlight.ops.building import yaml_text
 from firstlight.ops.rules import Settings, groups
-from firstlight.ops.yaml_text import yaml_text
 from firstlight.telemetry import metrics
 from firstlight.telemetry.metrics import CATALOGUE, Kind
 from firstlight.telemetry.prometheus import Exporter

@@ -1,4 +1,4 @@
-"""Checklists that run: what has to be true before production, in production, in an incident."""
+"""Executable checklists: before production, in production, and during an incident."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import Enum
 
 from firstlight.errors import FirstlightError
 from firstlight.ops import checks
-from firstlight.ops.checks import Finding, Given, Status
+from firstlight.ops.checks import Finding, Status, Targets
 
 
 class Stage(Enum):
-    """When a checklist is gone through; a check that it requires may not be left out."""
+    """When a checklist is run; a required check that is not run counts as failed."""
 
     ANY = "any"
     PRE_PRODUCTION = "pre-production"
@@ -24,7 +24,7 @@ class Stage(Enum):
 @dataclass(frozen=True)
 class Check:
     name: str
-    run: Callable[[Given], Finding]
+    run: Callable[[Targets], Finding]
     required_in: frozenset[Stage] = frozenset()
 
 
@@ -47,21 +47,19 @@ CHECKS = (
 
 
 @dataclass(frozen=True)
-class Examined:
-    """A check and what it found."""
-
+class CheckResult:
     name: str
     status: Status
     found: str
     remedy: str = ""
 
 
-def examine(stage: Stage, given: Given, chosen: Iterable[Check] = CHECKS) -> list[Examined]:
-    """Run all checks; one that fails to run has failed."""
-    examined = []
+def examine(stage: Stage, targets: Targets, chosen: Iterable[Check] = CHECKS) -> list[CheckResult]:
+    """Run all checks; a check that raises has failed."""
+    results = []
     for check in chosen:
         try:
-            finding = check.run(given)
+            finding = check.run(targets)
         except (FirstlightError, OSError) as error:
             finding = Finding(Status.FAILED, str(error))
         except Exception as error:  # a broken runtime may raise anything
@@ -69,23 +67,23 @@ def examine(stage: Stage, given: Given, chosen: Iterable[Check] = CHECKS) -> lis
         status = finding.status
         if status is Status.NOT_CHECKED and stage in check.required_in:
             status = Status.FAILED
-        examined.append(Examined(check.name, status, finding.found, finding.remedy))
-    return examined
+        results.append(CheckResult(check.name, status, finding.found, finding.remedy))
+    return results
 
 
-def exit_code(examined: Iterable[Examined]) -> int:
-    return 1 if any(one.status is Status.FAILED for one in examined) else 0
+def exit_code(results: Iterable[CheckResult]) -> int:
+    return 1 if any(result.status is Status.FAILED for result in results) else 0
 
 
-def as_json(stage: Stage, examined: Iterable[Examined]) -> str:
-    found = [asdict(one) | {"status": one.status.value} for one in examined]
-    return json.dumps({"stage": stage.value, "checks": found}, indent=1) + "\n"
+def as_json(stage: Stage, results: Iterable[CheckResult]) -> str:
+    plain = [asdict(result) | {"status": result.status.value} for result in results]
+    return json.dumps({"stage": stage.value, "checks": plain}, indent=1) + "\n"
 
 
-def as_text(examined: Iterable[Examined]) -> str:
+def as_text(results: Iterable[CheckResult]) -> str:
     lines = []
-    for one in examined:
-        lines.append(f"{one.status.value:12} {one.name}: {one.found}")
-        if one.remedy and one.status is not Status.OK:
-            lines.append(f"{'':12} → {one.remedy}")
+    for result in results:
+        lines.append(f"{result.status.value:12} {result.name}: {result.found}")
+        if result.remedy and result.status is not Status.OK:
+            lines.append(f"{'':12} → {result.remedy}")
     return "\n".join(lines) + "\n"
