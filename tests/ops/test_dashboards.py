@@ -1,4 +1,4 @@
-"""Dashboards name what exists; that they return data is shown by `make ops-test`."""
+"""Dashboards query metrics that exist; `make ops-test` shows that they return data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERIES = [query for board in DASHBOARDS for panel in board.panels for _, query 
 
 
 def test_every_expression_parses(promtool: str, tmp_path: Path) -> None:
-    """promtool checks rules: every expression is made one."""
+    """promtool checks rules only, so every expression becomes a rule."""
     rules = [{"record": f"query:{i}", "expr": resolved(q)} for i, q in enumerate(QUERIES)]
     file = tmp_path / "queries.yml"
     file.write_text(yaml_text({"groups": [{"name": "queries", "rules": rules}]}))
@@ -43,7 +43,7 @@ def test_every_metric_is_in_the_catalogue_or_recorded_by_the_rules() -> None:
         assert named <= known, named - known
 
 
-def test_grafana_gets_panels_that_do_not_overlap_and_variables_that_exist() -> None:
+def test_grafana_panels_do_not_overlap_and_use_only_defined_variables() -> None:
     for name, text in documents(Settings()):
         if not name.startswith("grafana/"):
             continue
@@ -67,7 +67,7 @@ def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyP
     assert "&lt;demo&gt;: rows waiting: 0.25" in made
 
 
-def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
+def test_series_that_were_always_zero_are_only_counted_when_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def answer(_: object, query: str, start: float, end: float, __: float) -> list[TimeSeries]:

@@ -1,4 +1,4 @@
-"""Checklists that run, and what is written down in an incident."""
+"""Executable checklists, and the postmortem that an incident starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWERS: dict[str, Any] = {
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A process whose metrics, and a Prometheus whose answers, are known."""
+    """A process with known metrics, which also answers as a Prometheus."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,7 +54,7 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_pin_that_does_not_hold_is_named_with_both_versions(tmp_path: Path) -> None:
+def test_a_violated_pin_is_reported_with_both_versions(tmp_path: Path) -> None:
     file = tmp_path / "constraints.txt"
     file.write_text(f"numpy=={version('numpy')}\nabsent-package==1.0\n# a comment\n")
     assert checks.pinned_versions(Targets(constraints=file)).status is Status.OK
@@ -64,7 +64,7 @@ def test_a_pin_that_does_not_hold_is_named_with_both_versions(tmp_path: Path) ->
     assert found.found == f"numpy is {version('numpy')}, pinned to 0.1"
 
 
-def test_a_missing_accelerator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_accelerator_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "cuda")
     monkeypatch.setattr(checks, "_driver", lambda: None)
     found = checks.device(Targets())
@@ -74,7 +74,7 @@ def test_a_missing_accelerator_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert checks.device(Targets()).status is Status.OK
 
 
-def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> str:
         if name != "jax-cuda13-plugin":
             raise PackageNotFoundError
@@ -87,7 +87,7 @@ def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_cache_that_others_can_write_to_fails_with_the_command_that_mends_it(
+def test_a_cache_that_others_can_write_to_fails_with_the_command_that_fixes_it(
     tmp_path: Path,
 ) -> None:
     cache = tmp_path / "cache"
@@ -101,13 +101,13 @@ def test_a_cache_that_others_can_write_to_fails_with_the_command_that_mends_it(
     assert f"chmod go-w {cache}" in found.found
 
 
-def test_a_known_gradient_and_a_scattered_sum_are_right_here() -> None:
+def test_gradient_determinism_and_memory_pass_on_this_machine() -> None:
     assert checks.gradient(Targets()).status is Status.OK
     assert checks.determinism(Targets()).status is Status.OK
     assert checks.memory(Targets()).status is Status.OK
 
 
-def test_a_required_check_may_not_be_left_out() -> None:
+def test_a_required_check_that_was_not_run_has_failed() -> None:
     left_out = Check("x", lambda _: Finding(Status.NOT_CHECKED, ""), frozenset({Stage.PRODUCTION}))
     assert exit_code(examine(Stage.ANY, Targets(), [left_out])) == 0
     assert exit_code(examine(Stage.PRODUCTION, Targets(), [left_out])) == 1
@@ -121,7 +121,7 @@ def test_a_check_that_raises_has_failed() -> None:
     assert (found.status, found.found) == (Status.FAILED, "RuntimeError: no device")
 
 
-def test_doctor_names_what_fires_and_its_runbook(
+def test_doctor_names_the_firing_alerts_and_their_runbooks(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--prometheus", url, "--metrics", f"{url}/metrics", "--alertmanager", url]
@@ -137,7 +137,7 @@ def test_doctor_names_what_fires_and_its_runbook(
     assert [found[name]["status"] for name in reachable] == ["ok"] * 3
 
 
-def test_an_incident_is_written_down_with_all_that_is_known(
+def test_a_postmortem_starts_with_alerts_cache_hits_and_versions(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--prometheus", url, "--cache", str(tmp_path / "none")]
