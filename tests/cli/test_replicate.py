@@ -11,7 +11,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.snapshot.keys import generate, load_private
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -43,8 +43,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sizes = ["-b", "small"] if target == "matmul" else []
         assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "2",
                      "--out", str(folder / out)]) == 0  # fmt: skip
-    wishes = Wishes(redact=(str(folder),), with_source=False)
-    done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), wishes)
+    options = PublishOptions(redact=(str(folder),), with_source=False)
+    done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), options)
     return Path(done.location)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from firstlight.records import Case, Sample
 from firstlight.site.site_building import Built
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -89,8 +89,8 @@ def fill(store: Path, scratch: Path, key: PrivateKey) -> Mapping[str, str]:
     ids: dict[str, str] = {}
 
     def put(name: str, runs: list[Path], signed: bool = False, title: str = "") -> None:
-        wishes = Wishes(title=title or name)
-        ids[name] = publish(runs, place, wishes, key if signed else None).id
+        options = PublishOptions(title=title or name)
+        ids[name] = publish(runs, place, options, key if signed else None).id
 
     for i in range(12):
         version = "0.10.2" if i < SLOW_FROM else "0.11.0"

@@ -22,7 +22,7 @@ from firstlight.site.site_building import Options, SiteOptionError, build
 from firstlight.site.trend_chart import draw
 from firstlight.site.trend_pages import mark_of
 from firstlight.site.trends import Curve, Point, Series, marked_steps
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 DAY = 86400.0
@@ -151,7 +151,7 @@ def test_the_first_page_of_a_site_has_its_steps_and_its_feed_too(world: World) -
 @pytest.mark.parametrize("option", ["url", "repository"])
 def test_addresses_of_the_site_lead_to_the_web(tmp_path: Path, option: str) -> None:
     store = LocalStore(tmp_path / "store")
-    publish([make_run(tmp_path / "run", 0)], store, Wishes(title="one"), None)
+    publish([make_run(tmp_path / "run", 0)], store, PublishOptions(title="one"), None)
     with pytest.raises(SiteOptionError, match=f"--{option}"):
         build(str(tmp_path / "store"), tmp_path / "out", Options(**{option: "javascript:x"}))
 

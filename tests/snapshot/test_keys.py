@@ -28,7 +28,7 @@ from firstlight.snapshot.keys import (
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.opening import open_snapshot
-from firstlight.snapshot.publishing import Published, Wishes, publish
+from firstlight.snapshot.publishing import Published, PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.trust import (
     TrustedKeys,
@@ -263,10 +263,10 @@ def test_a_creator_who_looks_like_a_trusted_one_is_not_taken_for_them(
     made_up: Path, store: LocalStore, key: PrivateKey
 ) -> None:
     TrustedKeys.of_user().add(key.public, "Jane Doe")
-    wishes = Wishes(creators=(Creator("Dоe, Jane"),))  # the o is Cyrillic
-    told = "\n".join(verify(publish([made_up], store, wishes).location).not_checked)
+    options = PublishOptions(creators=(Creator("Dоe, Jane"),))  # the o is Cyrillic
+    told = "\n".join(verify(publish([made_up], store, options).location).not_checked)
     assert "is your 'Jane Doe': the names look alike" in told
-    told = "\n".join(verify(publish([made_up], store, wishes, key).location).not_checked)
+    told = "\n".join(verify(publish([made_up], store, options, key).location).not_checked)
     assert "looks like" not in told
 
 

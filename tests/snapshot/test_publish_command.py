@@ -205,10 +205,10 @@ def test_what_is_cited_and_quoted_names_id_and_key_and_the_command_can_be_copied
 
 
 def test_a_title_is_text_in_the_snippet_not_a_link_or_an_order(made_up: Path) -> None:
-    from firstlight.snapshot.publishing import Wishes, build
+    from firstlight.snapshot.publishing import PublishOptions, build
 
     title = "fits \x1b[31m\u202e[l](javascript:alert(1)) ![i](x) <b> `c`"
-    snippet = build([made_up], Wishes(title=title)).files["snippet.md"].decode()
+    snippet = build([made_up], PublishOptions(title=title)).files["snippet.md"].decode()
     heading = snippet.splitlines()[0]
     assert heading == r"### fits \[31m\[l\](javascript:alert(1)) !\[i\](x) \<b\> \`c\`"
     assert "| `matmul[small]/numpy/none` |" in snippet  # no backslash between backticks

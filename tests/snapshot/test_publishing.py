@@ -32,7 +32,7 @@ from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
-from firstlight.snapshot.publishing import Published, Wishes, build, publish
+from firstlight.snapshot.publishing import Published, PublishOptions, build, publish
 from firstlight.snapshot.redaction import Owner, marks, redact
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import SCHEMAS
@@ -116,9 +116,9 @@ def test_another_process_with_another_hash_seed_makes_the_same_archive(
 
 def test_the_order_in_which_runs_are_named_does_not_matter(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(n), number=n) for n in (3, 1, 2)]
-    assert build(runs, Wishes()).id == build(runs[::-1], Wishes()).id
+    assert build(runs, PublishOptions()).id == build(runs[::-1], PublishOptions()).id
     with pytest.raises(RefusedError, match="given twice"):
-        build([runs[0], runs[0]], Wishes())
+        build([runs[0], runs[0]], PublishOptions())
 
 
 def test_publishing_again_changes_nothing(
@@ -243,16 +243,16 @@ def test_tables_and_plots_can_be_read_by_others(signed: Published) -> None:
 
 def test_the_citation_has_what_the_format_requires(made_up: Path, store: LocalStore) -> None:
     """Required by CFF 1.2.0: authors, cff-version, message, title; orcid as a URL."""
-    wishes = Wishes(
+    options = PublishOptions(
         title='Start-up: "fast" or #slow?',
         creators=(Creator("Doe, Jané", "0000-0002-1825-0097", "CERN"), Creator("The Team")),
         license="CC-BY-4.0",
     )
-    done = publish([made_up], store, wishes)
+    done = publish([made_up], store, options)
     cff = yaml.safe_load((folder_of(done) / "CITATION.cff").read_text())
     assert {"authors", "cff-version", "message", "title"} <= set(cff)
     assert cff["cff-version"] == "1.2.0" and cff["type"] == "dataset"
-    assert cff["title"] == wishes.title and cff["license"] == "CC-BY-4.0"
+    assert cff["title"] == options.title and cff["license"] == "CC-BY-4.0"
     assert cff["authors"] == [
         {"family-names": "Doe", "given-names": "Jané", "affiliation": "CERN",
          "orcid": "https://orcid.org/0000-0002-1825-0097"},
@@ -260,7 +260,7 @@ def test_the_citation_has_what_the_format_requires(made_up: Path, store: LocalSt
     ]  # fmt: skip
     assert cff["date-released"] == "2026-03-01"
     zenodo = load(done, "zenodo.json")
-    assert zenodo["upload_type"] == "dataset" and zenodo["title"] == wishes.title
+    assert zenodo["upload_type"] == "dataset" and zenodo["title"] == options.title
     assert zenodo["creators"][0] == {
         "name": "Doe, Jané",
         "orcid": "0000-0002-1825-0097",
@@ -304,7 +304,7 @@ def test_home_directories_and_passwords_are_not_published(
     run = make_run(tmp_path / "run", cases=(case, CASES[1]), host=private, samples=[
         *samples, *make_samples(CASES[1], 6, 20, made_up_run.random.Random(2)),
     ])  # fmt: skip
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     for secret in (b"ann/", b"bo.b", b"Ann", b"geheim", b"/root", b"andr\\u", "andré".encode()):
         assert secret not in everything, secret
@@ -367,10 +367,10 @@ def test_a_title_with_the_value_of_a_secret_variable_is_refused_and_an_authors_n
     made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Doe, Jane")
-    publish([made_up], store, Wishes(creators=(Creator("Doe, Jane"),)))
+    publish([made_up], store, PublishOptions(creators=(Creator("Doe, Jane"),)))
     monkeypatch.setenv("PROXY_AUTHORIZATION", "tr0ub4dor&3")
     with pytest.raises(RefusedError, match="PROXY_AUTHORIZATION"):
-        publish([made_up], store, Wishes(title="Fits, tr0ub4dor&3"))
+        publish([made_up], store, PublishOptions(title="Fits, tr0ub4dor&3"))
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_credentials_in_messages_and_variables_are_replaced(text: str, public: s
 def test_what_the_publisher_names_is_not_published(tmp_path: Path, store: LocalStore) -> None:
     host = {**HOST, "environment": {"JAX_COORDINATOR_ADDRESS": "secret-node-7.lab:1234"}}
     run = make_run(tmp_path / "run", host=host)
-    done = publish([run], store, Wishes(redact=("secret-node-7.lab",)))
+    done = publish([run], store, PublishOptions(redact=("secret-node-7.lab",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     assert b"secret-node" not in everything and b"(redacted):1234" in everything
 
@@ -417,7 +417,7 @@ def test_a_home_in_an_unusual_place_is_replaced_too(
 def test_redaction_that_would_change_a_number_is_refused(made_up: Path, store: LocalStore) -> None:
     number = json.loads((made_up / "run.json").read_text())["cases"][0]["cold_seconds"]["median"]
     with pytest.raises(RefusedError):
-        publish([made_up], store, Wishes(redact=(str(number)[:4],)))
+        publish([made_up], store, PublishOptions(redact=(str(number)[:4],)))
 
 
 def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: LocalStore) -> None:
@@ -430,11 +430,11 @@ def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: Lo
     assert not (folder_of(without) / "sources").exists()
     source = load(without, "manifest.json")["publication"]["sources"]
     assert source == [{"run": "runs/001", "name": "mine.py", "sha256": digest, "path": None}]
-    added = publish([run], store, Wishes(with_source=True))
+    added = publish([run], store, PublishOptions(with_source=True))
     assert (folder_of(added) / "sources/001/mine.py").read_bytes() == program.read_bytes()
     program.write_text("def mine(): return 1\n")
     with pytest.raises(RefusedError, match="changed since it was measured"):
-        publish([run], store, Wishes(with_source=True))
+        publish([run], store, PublishOptions(with_source=True))
 
 
 def run_of_program(tmp_path: Path, text: str, name: str = "mine.py") -> Path:
@@ -450,7 +450,7 @@ def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
     tmp_path: Path, store: LocalStore
 ) -> None:
     run = run_of_program(tmp_path, "def mine(): ...\n", "secret_fit.py")
-    done = publish([run], store, Wishes(redact=("secret",)))
+    done = publish([run], store, PublishOptions(redact=("secret",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     assert b"secret" not in everything and verify(done.location).findings == ()
     source = load(done, "manifest.json")["publication"]["sources"][0]
@@ -473,9 +473,9 @@ def test_a_program_that_holds_private_things_is_not_added(
     monkeypatch.setenv("MY_API_KEY", "tr0ub4dor&3")
     run = run_of_program(tmp_path, text)
     with pytest.raises(RefusedError, match=said):
-        publish([run], store, Wishes(with_source=True, redact=("hunter2",)))
+        publish([run], store, PublishOptions(with_source=True, redact=("hunter2",)))
     assert not store.path.exists()
-    publish([run], store, Wishes(redact=("hunter2",)))
+    publish([run], store, PublishOptions(redact=("hunter2",)))
 
 
 def test_what_would_not_verify_is_not_written(
@@ -551,7 +551,7 @@ def test_an_incomplete_run_is_published_only_as_such(tmp_path: Path, store: Loca
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
     with pytest.raises(RefusedError, match="--allow incomplete"):
         publish([run], store)
-    done = publish([run], store, Wishes(allow=("incomplete",)))
+    done = publish([run], store, PublishOptions(allow=("incomplete",)))
     about = load(done, "manifest.json")
     assert about["publication"]["allowed"] == ["incomplete"]
     assert about["runs"][0]["complete"] is False
@@ -574,7 +574,7 @@ def test_an_unproven_label_is_published_only_as_such_and_without_a_number(
     )  # fmt: skip
     with pytest.raises(RefusedError, match=r"unproven: matmul\[small\]/jax-jit/warm"):
         publish([run], store)
-    done = publish([run], store, Wishes(allow=("unproven",)))
+    done = publish([run], store, PublishOptions(allow=("unproven",)))
     case = load(done, "validation_report.json")["cases"][1]
     assert not case["passed"] and case["gates"]["proven"] is False
     assert (
@@ -591,7 +591,7 @@ def test_a_proof_that_its_own_counts_contradict_is_refused(
     samples[2] = replace(samples[2], cache=replace(made_up_run.proof(CASES[2]), hits=1))
     run = make_run(tmp_path / "run", cases=CASES[2:], samples=samples)
     with pytest.raises(RefusedError, match="its label is not proven: process 1: 1 hits of 3"):
-        publish([run], store, Wishes(allow=("unproven",)))
+        publish([run], store, PublishOptions(allow=("unproven",)))
 
 
 def test_a_run_without_any_number_is_refused(tmp_path: Path, store: LocalStore) -> None:
@@ -643,7 +643,7 @@ def test_a_broken_process_of_a_gate_is_published_as_failed_although_its_repeat_w
     flaky[3] = replace(flaky[3], status="failed", reason="lost", cold=None, warm=None)
     well = make_samples(CASES[1], 6, 20, made_up_run.random.Random(1))
     run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*flaky, *well], is_side_of_gate=True)
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     assert verify(done.location).findings == ()
     case = load(done, "runs/001/run.json")["cases"][0]
     assert (case["status"], case["cold_seconds"]) == ("failed", None)
@@ -710,7 +710,7 @@ def test_samples_that_no_process_can_have_given_are_refused(
     samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
     with pytest.raises(RefusedError, match=said):
-        publish([run], store, Wishes(allow=("incomplete",)))
+        publish([run], store, PublishOptions(allow=("incomplete",)))
     assert not store.path.exists()
 
 
@@ -894,7 +894,7 @@ def test_what_the_instrument_does_with_slow_programs_is_published(
 ) -> None:
     samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
-    done = publish([run], store, Wishes(allow=("incomplete",)))
+    done = publish([run], store, PublishOptions(allow=("incomplete",)))
     assert verify(done.location).findings == ()
     (case,) = load(done, "distributions.json")["runs"][0]["cases"]
     assert case["processes"] == [s.index for s in samples if s.kind == "timed"]

@@ -130,7 +130,7 @@ def test_what_was_signed_before_a_key_was_revoked_stays_trusted_if_its_time_is_p
     keys, now = TrustedKeys.of_user(), datetime.now(UTC)
     keys.add(key.public, "Jane Doe")
     clock = keys.add_authority((authority.folder / "ca.pem").read_bytes(), "The clock")
-    with pytest.raises(KeyFileError, match="an authority for time stamps, not a key"):
+    with pytest.raises(KeyFileError, match="a time-stamping authority, not a key"):
         keys.revoke(clock, now.date())
     token = authority.stamp(Path(signed.location) / INDEX)
     keys.revoke(key.public.id, (now + timedelta(days=2)).date())
@@ -161,10 +161,10 @@ def test_a_snapshot_cannot_be_older_than_what_it_measured(
     authority: Authority, signed: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = authority.stamp(Path(signed.location) / INDEX)
-    said = "firstlight.snapshot.authenticity._said"
-    monkeypatch.setattr(said, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
+    parsed = "firstlight.snapshot.authenticity._parsed"
+    monkeypatch.setattr(parsed, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
     (finding,) = verify(signed.location, timestamp=token).findings
-    assert "says it was measured at 2999" in finding.message
+    assert "claims to be measured at 2999" in finding.message
 
 
 def test_a_changed_byte_gives_no_other_time_and_no_other_authority(

@@ -27,7 +27,7 @@ from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, Unusab
 from firstlight.snapshot.keys import PrivateKey, generate, load_private, sign
 from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
 from firstlight.snapshot.opening import open_snapshot
-from firstlight.snapshot.publishing import Published, Wishes, publish
+from firstlight.snapshot.publishing import Published, PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
@@ -57,7 +57,7 @@ def test_a_valid_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Pu
     assert last_line(result) == "Valid, as far as files can tell."
     assert result.id == signed.id and result.signature == "valid"
     said = "\n".join(result.checked)
-    hold = ("the id follows", "have the hash", "signed with the key", "fit their schemas")
+    hold = ("the id follows", "match their hashes", "signed with the key", "fit their schemas")
     for what in (*hold, "follow from the 21 raw samples", "proved its cache label", "byte by byte"):
         assert what in said
     unknown = "\n".join(result.not_checked)
@@ -478,7 +478,7 @@ def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: Loc
     samples[-1] = replace(samples[-1], status="crashed", cold=None, warm=None, reason="signal 11")
     more = made_up_run.make_samples(CASES[1], 6, 20, random.Random(0))
     run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*samples, *more])
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     assert verify(done.location).findings == ()
     change = rewritten(MANIFEST, lambda p: p["publication"].update(allowed=[]))
     folder = forge(Path(done.location), tmp_path / "forged", change)

@@ -37,7 +37,7 @@ from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import signed_by
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot
-from firstlight.snapshot.plausibility import differences, judged
+from firstlight.snapshot.plausibility import differences, method_and_inconsistencies
 from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify
@@ -232,7 +232,8 @@ def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
 
 
 def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
-    yield from (f"{raw.folder}: {text}" for text in judged([raw])[1][0][:_MAX_NAMED])
+    _, (found,) = method_and_inconsistencies([raw])
+    yield from (f"{raw.folder}: {text}" for text in found[:_MAX_NAMED])
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
     yield from _differing({name: getattr(said, name) for name in wanted}, wanted, raw.folder)
