@@ -129,12 +129,12 @@ def test_a_damaged_snapshot_is_refused_before_anything_runs(
 def test_what_a_snapshot_names_as_its_program_is_never_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # made_up_run's cases say program "made.up:matmul": the catalogue's matmul is another one.
+    # made_up_run's cases name the program "made.up:matmul"; the catalogue's matmul has another.
     run = made_up_run.make_run(tmp_path / "run")
     done = publish([run], LocalStore(tmp_path / "store"))
     assert main(["replicate", done.location, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "none of its cases can be measured here" in said and "is another one" in said
+    assert "none of its cases can be measured here" in said and "it is different in this" in said
     assert "program" in said and not (tmp_path / "out").exists()
 
 
