@@ -1,4 +1,4 @@
-"""Which snapshots the site shows: those that verify. The others are named, with the reason."""
+"""Admits snapshots that verify to the site; the others are listed with the reason."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from firstlight.snapshot.verifying import verify
 
 @dataclass(frozen=True)
 class Refused:
-    """A folder that is not shown, and why."""
+    """A folder that is not shown, with the reason."""
 
     id: str
     reason: str
 
 
 def admit(location: str, snapshot_id: str) -> Verification | Refused:
-    """The snapshot's verification, or why it is refused."""
+    """The snapshot's verification, or the refusal."""
     try:
         found = verify(location, snapshot_id)
     except FirstlightError as error:
@@ -33,7 +33,7 @@ def admit(location: str, snapshot_id: str) -> Verification | Refused:
 
 
 def status(signature: str, signer: str | None) -> str:
-    """In two words what is known of who published it."""
+    """In a few words, who signed a snapshot."""
     return {
         "trusted": f"signed by {signer}",
         "expired": f"signed by {signer}, key expired",
@@ -43,10 +43,10 @@ def status(signature: str, signer: str | None) -> str:
 
 
 def fingerprint(source: Source, snapshot_id: str) -> str | None:
-    """A hash of all bytes of a snapshot, if they are those of its index; else None.
+    """A hash of all bytes of a snapshot, or None if they do not match its index.
 
-    Verifying is a function of these bytes, of our code and of the trusted keys. Where none of them
-    has changed since the last build, the last verdict stands, and this is a tenth of the work.
+    Verification depends only on these bytes, our code and the trusted keys. If none has changed
+    since the last build, its result is reused; hashing takes a tenth of the time.
     """
     digest = hashlib.sha256()
     try:
