@@ -1,4 +1,4 @@
-"""Snapshots that were never measured, for the site: a step, two machines, a stranger."""
+"""Made-up snapshots for the site: a step, two machines, a hostile one, a damaged one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firstlight.snapshot.storage import LocalStore
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
 import made_up_run
 
-#: As a title, as a case and as a version: if any of it is ever markup, a browser will say so.
+#: Used as a title, case and version: a test in a browser finds it if it is ever markup.
 HOSTILE = (
     "</script><script>document.title='owned'</script><img src=x onerror=\"top.owned=1\">'&amp;"
 )

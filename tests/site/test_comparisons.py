@@ -1,4 +1,4 @@
-"""Comparisons on the site: which pairs are offered, and that they are those of the command line."""
+"""Comparisons on the site: which pairs have a page, and that they equal the command line's."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def cells(page: str, case: str) -> list[list[str]]:
         ("seven base", "four head", "run", {"regression", "same", "inconclusive"}),
     ],
 )
-def test_a_comparison_of_the_site_is_that_of_the_command_line(
+def test_a_comparison_equals_that_of_the_command_line(
     world: World, base: str, head: str, unit: str, verdicts: set[str]
 ) -> None:
-    """Its samples are reduced to a call and a batch each; the command has all of them."""
+    """The site reduces every sample to one call and one batch; the command uses all of them."""
     expected = compare_runs(*(load(str(world.store / world.ids[side])) for side in (base, head)))
 
     def runs(snapshot_id: str) -> Any:
@@ -69,7 +69,7 @@ def test_a_comparison_of_the_site_is_that_of_the_command_line(
         ]
 
 
-def test_only_what_is_comparable_is_offered_and_the_list_leads_to_every_page(world: World) -> None:
+def test_only_comparable_pairs_have_pages_and_all_are_listed(world: World) -> None:
     pages = {str(path.relative_to(world.site)) for path in world.site.glob("compare/*.html")}
     nightly = {f"nightly {i}" for i in range(12)}
     alike = [*sorted(nightly, key=lambda name: int(name[8:])), "seven base", "four head"]
@@ -92,7 +92,7 @@ def facts(number: int, series: str) -> dict[str, Any]:
     }
 
 
-def test_the_number_of_comparisons_is_bounded_and_the_one_just_before_is_always_there() -> None:
+def test_the_number_of_comparisons_is_bounded_and_includes_direct_predecessors() -> None:
     some = [facts(i, "even" if i % 2 == 0 else "odd") for i in range(3000)]
     found = pairs_of(some)
     assert len(found) <= 2 * comparisons.MAX_PAIRS
@@ -101,7 +101,7 @@ def test_the_number_of_comparisons_is_bounded_and_the_one_just_before_is_always_
     assert len(few) == 2 * (20 * 19 // 2) and few[0].head == some[39]["id"]
 
 
-def test_a_further_snapshot_is_compared_and_the_others_are_not_compared_again(
+def test_a_new_snapshot_is_compared_without_repeating_old_comparisons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, compared = LocalStore(tmp_path / "store"), []

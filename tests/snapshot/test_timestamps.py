@@ -124,7 +124,7 @@ def test_a_token_of_openssl_proves_the_time_offline(
     assert "by the clock of The clock" in capsys.readouterr().out
 
 
-def test_what_was_signed_before_a_key_was_revoked_stays_trusted_if_its_time_is_proven(
+def test_a_signature_proven_older_than_a_revocation_stays_trusted(
     authority: Authority, signed: Published, key: PrivateKey
 ) -> None:
     keys, now = TrustedKeys.of_user(), datetime.now(UTC)
@@ -167,7 +167,7 @@ def test_a_snapshot_cannot_be_older_than_what_it_measured(
     assert "claims to be measured at 2999" in finding.message
 
 
-def test_a_changed_byte_gives_no_other_time_and_no_other_authority(
+def test_a_changed_byte_never_yields_another_time_or_authority(
     authority: Authority, signed: Published
 ) -> None:
     index = (Path(signed.location) / INDEX).read_bytes()

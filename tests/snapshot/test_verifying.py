@@ -50,7 +50,7 @@ def words(result: Verification) -> str:
     return "\n".join(finding.message for finding in result.findings)
 
 
-def test_a_valid_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
+def test_a_valid_snapshot_has_no_findings_and_lists_what_it_cannot_show(signed: Published) -> None:
     result = verify(signed.location)
     assert result.findings == () and result.exit_code == 0
     assert (result.outcome, result.skipped) == ("valid", ())
@@ -112,7 +112,7 @@ def test_any_changed_byte_is_found(
         path.write_bytes(whole)
 
 
-def test_every_byte_of_index_and_signature_counts_also_under_another_name(
+def test_every_byte_of_index_and_signature_counts_even_in_a_renamed_folder(
     victim: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The folder's name does not help here, so each file has to give the change away itself."""
@@ -154,7 +154,7 @@ def test_an_added_empty_folder_is_found(signed: Published) -> None:
     assert "an empty folder" in words(verify(signed.location))
 
 
-def test_an_archive_that_is_cut_off_or_goes_on_is_found(signed: Published, tmp_path: Path) -> None:
+def test_a_truncated_or_extended_archive_is_found(signed: Published, tmp_path: Path) -> None:
     whole = Path(str(signed.archive)).read_bytes()
     place = tmp_path / "x.tar"
     for size in (0, 1, 511, 512, 513, 5000, len(whole) - 1024, len(whole) - 512, len(whole) - 1):
@@ -168,7 +168,7 @@ def test_an_archive_that_is_cut_off_or_goes_on_is_found(signed: Published, tmp_p
 # --- Identity and signature -----------------------------------------------------------------------
 
 
-def test_the_id_from_a_paper_is_held_against_the_snapshot(signed: Published) -> None:
+def test_an_expected_id_is_compared_with_the_snapshot(signed: Published) -> None:
     assert not found(signed.location, expected_id=signed.id.upper())
     assert "not the" in words(verify(signed.location, expected_id="0" * 64))
 
@@ -198,7 +198,7 @@ def test_an_unsigned_snapshot_says_so(made_up: Path, store: LocalStore) -> None:
     assert "it is not signed" in "\n".join(result.not_checked)
 
 
-def test_a_signature_can_neither_be_taken_away_nor_added_nor_replaced(
+def test_a_signature_cannot_be_removed_added_or_replaced(
     signed: Published, made_up: Path, tmp_path: Path
 ) -> None:
     folder = Path(signed.location)
@@ -287,7 +287,7 @@ def first_number(plain: Any) -> Any:
         (rewritten(MANIFEST, lambda p: p.pop("made_by")), "fit|made_by|cannot be evaluated"),
     ],
 )  # fmt: skip
-def test_a_forged_snapshot_with_fitting_hashes_is_found(
+def test_a_forged_snapshot_with_matching_hashes_is_found(
     signed: Published, tmp_path: Path, key: PrivateKey, change: Forge, said: str
 ) -> None:
     folder = forge(Path(signed.location), tmp_path / "forged", change, key)
@@ -336,7 +336,7 @@ def false_beside_the_numbers(files: dict[str, bytes]) -> None:
         (false_beside_the_numbers, ("CITATION.cff", "runs/001/report.html", "tables/cases.csv")),
     ],
 )
-def test_files_that_a_claim_of_another_maker_hides_from_checking_are_listed_with_an_exit_code(
+def test_files_unchecked_because_of_another_maker_are_listed_with_exit_code_3(
     signed: Published,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -393,7 +393,7 @@ def no_samples(files: dict[str, bytes]) -> None:
          "claims to be wrong"),
     ],
 )  # fmt: skip
-def test_what_another_firstlight_says_as_data_is_held_against_the_runs(
+def test_data_derived_by_another_firstlight_must_follow_from_the_runs(
     signed: Published, tmp_path: Path, change: Forge, said: str
 ) -> None:
     result = verify(forge(Path(signed.location), tmp_path / "b", made_elsewhere(change)))
@@ -409,7 +409,7 @@ def by_method(method: Any) -> Forge:
 
 @pytest.mark.parametrize("change", [lambda files: None, rewritten(
     "runs/001/run.json", lambda p: first_number(p).update(median=0.001))])  # fmt: skip
-def test_newer_statistics_switch_off_no_check_but_are_refused(
+def test_a_newer_summary_method_is_refused(
     signed: Published, tmp_path: Path, change: Forge, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = forge(
@@ -422,7 +422,7 @@ def test_newer_statistics_switch_off_no_check_but_are_refused(
 
 
 @pytest.mark.parametrize("method", [0, -1, "x", None, 1.0, True])
-def test_a_method_that_is_none_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
+def test_an_invalid_summary_method_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
     folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(method)))
     assert "manifest.json does not follow" in words(verify(folder))
 
@@ -453,7 +453,7 @@ def test_summaries_by_an_older_method_are_published_and_verified_by_that_method(
     assert "a summary does not follow from the samples" in words(verify(relabelled))
 
 
-def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Path) -> None:
+def test_redaction_cannot_hide_changed_samples(signed: Published, tmp_path: Path) -> None:
     """Samples that were made up, under the id and the hash of a genuine run."""
     claim = rewritten(
         MANIFEST,
@@ -473,7 +473,7 @@ def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Pa
         assert ("is not the file that run.json was made from" in said) == (other in changes)
 
 
-def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:
+def test_an_unsound_case_that_was_not_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:
     samples = made_up_run.make_samples(CASES[0], 6, 20, random.Random(0))
     samples[-1] = replace(samples[-1], status="crashed", cold=None, warm=None, reason="signal 11")
     more = made_up_run.make_samples(CASES[1], 6, 20, random.Random(0))
@@ -498,7 +498,7 @@ def test_a_newer_snapshot_is_refused_with_what_to_do(signed: Published, tmp_path
             read(folder)
 
 
-def test_what_is_no_snapshot_is_refused(tmp_path: Path, made_up: Path) -> None:
+def test_a_folder_or_file_that_is_no_snapshot_is_refused(tmp_path: Path, made_up: Path) -> None:
     with pytest.raises(UnusableSnapshotError, match="no such directory"):
         verify(tmp_path / "nowhere")
     with pytest.raises(UnusableSnapshotError, match=r"no index\.json"):
@@ -523,7 +523,7 @@ def test_an_interrupted_upload_is_no_snapshot(signed: Published, tmp_path: Path)
             read(tmp_path / "part")
 
 
-def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
+def test_opening_returns_only_files_of_the_index(signed: Published) -> None:
     snapshot = open_snapshot(signed.location)
     assert snapshot.id == signed.id and len(snapshot.runs[0].cases) == 3
     assert len(snapshot.samples(0)) == 21 and snapshot.plan(0).target == "quick"
@@ -534,7 +534,7 @@ def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
             snapshot.read(name)
 
 
-def test_a_snapshot_of_version_1_is_still_verified_and_opened() -> None:
+def test_a_snapshot_of_format_version_1_still_verifies_and_opens() -> None:
     """`snapshot-1.tar.gz` was made when the format was new, and is never made again."""
     place = Path(__file__).with_name("snapshot-1.tar.gz")
     result = verify(place, expected_id=VERSION_1)
