@@ -82,14 +82,12 @@ def address(world: World) -> Iterator[str]:
         thread.join()
 
 
-def visit(
-    chromium: str, world: World, address: str, profile: Path, steps: str, width: int = 1280
-) -> dict[str, Any]:
+def visit(chromium: str, world: World, address: str, profile: Path, steps: str) -> dict[str, Any]:
     """What the steps recorded, and under `console` every message of the browser's console."""
-    name = f"harness-{width}-{abs(hash(steps))}.html"
+    name = f"harness-{abs(hash(steps))}.html"
     (world.served / name).write_text(
         '<!DOCTYPE html><link rel="icon" href="data:,"><body>'
-        f'<iframe id="frame" style="border:0;width:{width}px;height:900px"></iframe>'
+        '<iframe id="frame" style="border:0;width:1280px;height:900px"></iframe>'
         f'<script type="module">{SCRIPT.replace("STEPS", steps)}</script>'
     )
     arguments = (*LOGGING, "--window-size=1400,1000", "--dump-dom", f"{address}/{name}")
@@ -167,37 +165,39 @@ def test_searching_sorting_and_showing_more_work_without_console_messages(
 
 LAYOUT = """
 for (const name of ["widths", "covered", "cut", "empty", "touching"]) seen[name] = {};
-for (const path of PATHS) {
+const look = async (path, width) => {
+  frame.style.width = `${width}px`;
   const page = await open(path);
   await page.fonts.ready;
   for (const details of page.querySelectorAll("details")) details.open = true;
-  const width = frame.contentWindow.innerWidth;
+  const place = `${path} at ${frame.contentWindow.innerWidth}`;
   const wider = [...page.querySelectorAll("body *")].filter((element) =>
     !element.closest(".scroll, .links, pre, .themes, .defs, .skip") &&
     element.getBoundingClientRect().right > width + 1);
   const box = (selector) => page.querySelector(selector).getBoundingClientRect();
   const themes = box(".themes");
   // Names of any length: a phone has no room for anything beside them.
-  seen.covered[path] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
+  seen.covered[place] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
     themes.left < name.right && themes.right > name.left &&
     themes.top < name.bottom && themes.bottom > name.top);
   // On a phone a row is a card: all of its cells are visible.
-  seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
+  seen.cut[place] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
     .filter((cell) => cell.getBoundingClientRect().right > width).length;
-  seen.empty[path] = [...page.querySelectorAll("th")].filter((th) => !th.textContent.trim()).length;
-  seen.touching[path] = [...page.querySelectorAll("svg")].flatMap((svg) => {
+  const heads = [...page.querySelectorAll("th")];
+  seen.empty[place] = heads.filter((th) => !th.textContent.trim()).length;
+  seen.touching[place] = [...page.querySelectorAll("svg")].flatMap((svg) => {
     const steps = [...svg.querySelectorAll(".stepname")].map((e) => e.getBoundingClientRect());
     return steps.slice(1).filter((box, i) => box.width && box.left < steps[i].right + 2);
   }).length;
-  seen.widths[path] = [page.documentElement.scrollWidth <= width,
+  seen.widths[place] = [page.documentElement.scrollWidth <= width,
     wider.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
-}
+};
+for (const width of WIDTHS) for (const path of PATHS) await look(path, width);
 """
 
 
-@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
-def test_no_page_is_wider_than_its_window(
-    chromium: str, world: World, address: str, tmp_path: Path, width: int
+def test_pages_fit_a_desktop_and_a_phone_without_overlaps(
+    chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     from made_up_run import make_case
 
@@ -211,10 +211,12 @@ def test_no_page_is_wider_than_its_window(
         "compare.html",
         SnapshotPair(world.ids["nightly 0"], world.ids["nightly 11"]).path,
     ]
-    steps = LAYOUT.replace("PATHS", json.dumps(paths))
-    seen = visit(chromium, world, address, tmp_path, steps, width)
+    widths = [1280, 390]
+    steps = LAYOUT.replace("PATHS", json.dumps(paths)).replace("WIDTHS", json.dumps(widths))
+    seen = visit(chromium, world, address, tmp_path, steps)
     assert seen["console"] == []
-    assert seen["widths"] == {path: [True, []] for path in paths}
+    places = [f"{path} at {width}" for width in widths for path in paths]
+    assert seen["widths"] == {place: [True, []] for place in places}
     assert not any(seen["covered"].values()), "the theme buttons cover the title"
     assert set(seen["cut"].values()) == set(seen["empty"].values()) == {0}
     assert set(seen["touching"].values()) == {0}, "the labels of two steps overlap"
