@@ -94,9 +94,9 @@ def test_a_cache_that_others_can_write_to_fails_with_the_command_that_fixes_it(
     cache.mkdir(0o700)
     targets, stage = Targets(cache=str(cache)), Stage.ANY
     chosen = [Check("cache", checks.cache_permissions)]
-    assert examine(stage, targets, chosen)[0].status is Status.OK
+    assert examine(stage, targets, chosen)["cache"].status is Status.OK
     os.chmod(cache, 0o777)
-    found = examine(stage, targets, chosen)[0]
+    found = examine(stage, targets, chosen)["cache"]
     assert found.status is Status.FAILED
     assert f"chmod go-w {cache}" in found.found
 
@@ -117,7 +117,7 @@ def test_a_check_that_raises_has_failed() -> None:
     def broken(_: Targets) -> Finding:
         raise RuntimeError("no device")
 
-    found = examine(Stage.ANY, Targets(), [Check("x", broken)])[0]
+    found = examine(Stage.ANY, Targets(), [Check("x", broken)])["x"]
     assert (found.status, found.found) == (Status.FAILED, "RuntimeError: no device")
 
 

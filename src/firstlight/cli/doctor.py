@@ -62,10 +62,10 @@ def handle(options: argparse.Namespace) -> int:
         options.alertmanager,
     )
     stage = doctor.Stage(options.stage or "any")
-    examined = doctor.examine(stage, targets)
+    results = doctor.examine(stage, targets)
     if options.json:
-        print(doctor.as_json(stage, examined), end="")
+        print(doctor.as_json(stage, results), end="")
     else:
-        for line in doctor.as_text(examined).splitlines():
+        for line in doctor.as_text(results).splitlines():
             print(printable(line))
-    return doctor.exit_code(examined)
+    return doctor.exit_code(results)

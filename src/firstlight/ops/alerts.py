@@ -43,6 +43,11 @@ def _at(name: str, labels: str, values: str) -> tuple[str, str]:
     return f"{name}{{{labels}}}", values
 
 
+def _cases(metric: m.Metric, labels: str, fires: str, silent: str) -> tuple[Series, Series]:
+    """The series of an alert's two tests, for an alert on one metric."""
+    return (_at(metric.name, labels, fires),), (_at(metric.name, labels, silent),)
+
+
 def _memory_used_over(share: float) -> str:
     used, limit = m.DEVICE_MEMORY_USED.name, m.DEVICE_MEMORY_LIMIT.name
     return f"max by (job, instance) ({used} / ({limit} > 0)) > {share}"
@@ -97,8 +102,7 @@ ALERTS = (
         60,
         f"{_ON} took more than a minute to be ready.",
         "cold-compile",
-        fires=(_at(m.STARTUP_DURATION.name, TEST_PROCESS, "90+0x"),),
-        silent=(_at(m.STARTUP_DURATION.name, TEST_PROCESS, "2+0x"),),
+        *_cases(m.STARTUP_DURATION, TEST_PROCESS, "90+0x", "2+0x"),
     ),
     Alert(
         "FirstlightRequestPathCompiles",
@@ -108,8 +112,7 @@ ALERTS = (
         0,
         f"{_ON} compiles while requests wait.",
         "repeated-recompilation",
-        fires=(_at(m.REQUEST_PATH_COMPILES.name, TEST_PROCESS, "0+1x"),),
-        silent=(_at(m.REQUEST_PATH_COMPILES.name, TEST_PROCESS, "0+0x"),),
+        *_cases(m.REQUEST_PATH_COMPILES, TEST_PROCESS, "0+1x", "0+0x"),
     ),
     Alert(
         "FirstlightThunderingCompilation",
@@ -132,8 +135,7 @@ ALERTS = (
         0,
         "The device ran out of memory for {{ $labels.model }}.",
         "out-of-memory",
-        fires=(_at(m.OUT_OF_MEMORY.name, _MODEL, "0+1x"),),
-        silent=(_at(m.OUT_OF_MEMORY.name, _MODEL, "0+0x"),),
+        *_cases(m.OUT_OF_MEMORY, _MODEL, "0+1x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(
@@ -196,8 +198,7 @@ ALERTS = (
         60,
         f"{_ON} should use an accelerator but does not.",
         "runtime-mismatch",
-        fires=(_at(m.DEVICE_FALLBACK.name, TEST_PROCESS, "1+0x"),),
-        silent=(_at(m.DEVICE_FALLBACK.name, TEST_PROCESS, "0+0x"),),
+        *_cases(m.DEVICE_FALLBACK, TEST_PROCESS, "1+0x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(
@@ -233,8 +234,7 @@ ALERTS = (
         0,
         f"{_FUNCTION} keeps being recompiled on {_ON}.",
         "repeated-recompilation",
-        fires=(_at(m.RECOMPILES.name, _STEP, "0+1x"),),
-        silent=(_at(m.RECOMPILES.name, _STEP, "3+0x"),),
+        *_cases(m.RECOMPILES, _STEP, "0+1x", "3+0x"),
     ),
     Alert(
         "FirstlightLeak",
@@ -245,8 +245,7 @@ ALERTS = (
         60,
         f"The memory of {_ON} grows steadily; arrays made by {_FUNCTION} stay alive.",
         "memory-leak",
-        fires=(_at(m.LEAK_SUSPECTED.name, f'{_STEP},memory="arrays"', "1+0x"),),
-        silent=(_at(m.LEAK_SUSPECTED.name, f'{_STEP},memory="arrays"', "0+0x"),),
+        *_cases(m.LEAK_SUSPECTED, f'{_STEP},memory="arrays"', "1+0x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(

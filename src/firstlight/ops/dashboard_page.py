@@ -72,9 +72,7 @@ def _named(legend: str, labels: dict[str, str]) -> str:
 def _section(
     panel: Panel, all_series: Sequence[tuple[str, TimeSeries]], start: float, end: float
 ) -> str:
-    all_series = sorted(
-        all_series, key=lambda named: _is_zero(named[1])
-    )  # those that show something
+    all_series = sorted(all_series, key=lambda named: _is_zero(named[1]))
     body = _drawn(panel, all_series, start, end) if all_series else '<p class="about">No data.</p>'
     keys = "".join(
         f'<li class="key {_colour(i)}">{html.escape(name)}: '

@@ -112,11 +112,7 @@ EXECUTIVE = Dashboard(
                 ("{{device}}: a kernel runs", f"avg by (device) ({m.GPU_UTILIZATION.name})"),
             ),
         ),
-        Panel(
-            "Cold requests",
-            "percentunit",
-            (("{{model}}", _COLD),),
-        ),
+        Panel("Cold requests", "percentunit", (("{{model}}", _COLD),)),
         Panel("Time to ready", "s", (_of(m.STARTUP_DURATION, "{{instance}}", "instance"),)),
     ),
 )
@@ -221,10 +217,7 @@ DEBUG = Dashboard(
         Panel(
             "Batches",
             "short",
-            (
-                ("{{model}}: rows in a batch", _BATCH),
-                ("{{model}}: share of padding", _PADDING),
-            ),
+            (("{{model}}: rows in a batch", _BATCH), ("{{model}}: share of padding", _PADDING)),
         ),
         Panel("Steps", "s", _quantiles(m.STEP_DURATION, "function")),
         Panel(
@@ -233,11 +226,7 @@ DEBUG = Dashboard(
             (("{{instance}}", _rate(m.GC_SECONDS, "instance")),),
             "Share of the time.",
         ),
-        Panel(
-            "Live arrays",
-            "bytes",
-            (_of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),),
-        ),
+        Panel("Live arrays", "bytes", (_of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),)),
         Panel(
             "Growth of memory per hour",
             "bytes",
@@ -260,9 +249,7 @@ DEBUG = Dashboard(
             ),
         ),
         Panel(
-            "Processor time",
-            "percentunit",
-            (("{{instance}}", _rate(m.PROCESS_CPU, "instance")),),
+            "Processor time", "percentunit", (("{{instance}}", _rate(m.PROCESS_CPU, "instance")),)
         ),
     ),
     "Why does it recompile? `firstlight trace PROGRAM`, then open DIR/report.html.  \n"

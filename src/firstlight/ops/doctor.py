@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from firstlight.errors import FirstlightError
@@ -46,17 +46,9 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True)
-class CheckResult:
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-
-def examine(stage: Stage, targets: Targets, chosen: Iterable[Check] = CHECKS) -> list[CheckResult]:
-    """Run all checks; a check that raises has failed."""
-    results = []
+def examine(stage: Stage, targets: Targets, chosen: Iterable[Check] = CHECKS) -> dict[str, Finding]:
+    """Run all checks, by name; a check that raises has failed."""
+    results = {}
     for check in chosen:
         try:
             finding = check.run(targets)
@@ -64,26 +56,28 @@ def examine(stage: Stage, targets: Targets, chosen: Iterable[Check] = CHECKS) ->
             finding = Finding(Status.FAILED, str(error))
         except Exception as error:  # a broken runtime may raise anything
             finding = Finding(Status.FAILED, f"{type(error).__name__}: {error}")
-        status = finding.status
-        if status is Status.NOT_CHECKED and stage in check.required_in:
-            status = Status.FAILED
-        results.append(CheckResult(check.name, status, finding.found, finding.remedy))
+        if finding.status is Status.NOT_CHECKED and stage in check.required_in:
+            finding = replace(finding, status=Status.FAILED)
+        results[check.name] = finding
     return results
 
 
-def exit_code(results: Iterable[CheckResult]) -> int:
-    return 1 if any(result.status is Status.FAILED for result in results) else 0
+def exit_code(results: dict[str, Finding]) -> int:
+    return 1 if any(finding.status is Status.FAILED for finding in results.values()) else 0
 
 
-def as_json(stage: Stage, results: Iterable[CheckResult]) -> str:
-    plain = [asdict(result) | {"status": result.status.value} for result in results]
+def as_json(stage: Stage, results: dict[str, Finding]) -> str:
+    plain = [
+        {"name": name, **asdict(finding), "status": finding.status.value}
+        for name, finding in results.items()
+    ]
     return json.dumps({"stage": stage.value, "checks": plain}, indent=1) + "\n"
 
 
-def as_text(results: Iterable[CheckResult]) -> str:
+def as_text(results: dict[str, Finding]) -> str:
     lines = []
-    for result in results:
-        lines.append(f"{result.status.value:12} {result.name}: {result.found}")
-        if result.remedy and result.status is not Status.OK:
-            lines.append(f"{'':12} → {result.remedy}")
+    for name, finding in results.items():
+        lines.append(f"{finding.status.value:12} {name}: {finding.found}")
+        if finding.remedy and finding.status is not Status.OK:
+            lines.append(f"{'':12} → {finding.remedy}")
     return "\n".join(lines) + "\n"
