@@ -253,7 +253,7 @@ def test_a_server_that_does_not_answer_is_not_a_missing_file(runs: list[Path]) -
     import socket
 
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}/x"
         for where in (url, f"{url}.tar"):
             with pytest.raises(StorageError, match="cannot be reached: connection refused"):
@@ -271,7 +271,7 @@ def test_an_unreadable_file_is_reported_with_its_snapshot(
     really = Directory._open
 
     def refusing(self: Directory, path: str) -> IO[bytes]:
-        if path == "manifest.json":  # not by its mode: who runs this may be allowed everything
+        if path == "manifest.json":  # not by its mode: root may read everything
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return really(self, path)
 
@@ -294,7 +294,7 @@ def test_an_archive_with_the_name_of_another_is_found_and_errors_name_the_file(
         assert "its id is " + one.id in verify(tmp_path / name).findings[0].message
     (tmp_path / "paper.tar").write_bytes(data)
     assert verify(tmp_path / "paper.tar").findings == ()
-    # Its own name, and the id of another in every header: that is no archive of it either.
+    # Its own name with the id of another in every header is not valid either.
     forged = tmp_path / f"{one.id}.tar"
     with open(forged, "wb") as file:
         files = {item.path: item.content.read(1 << 24)
@@ -378,7 +378,7 @@ def test_a_missing_bucket_is_not_created(runs: list[Path], s3: str) -> None:
 def test_over_http_verify_reports_that_it_cannot_list_files(
     runs: list[Path], store: LocalStore, tmp_path: Path
 ) -> None:
-    """A plain file server, as a static site has it."""
+    """A plain file server, like that of a static site."""
     import functools
     import http.server
     import threading

@@ -1,4 +1,4 @@
-"""Snapshots that were made to do harm: refused with the reason, nothing written, nothing run."""
+"""Hostile snapshots are refused with the reason; nothing is written or executed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_json_that_two_readers_could_read_differently_is_refused(text: bytes, sa
 
 
 def test_a_duplicate_key_among_a_hundred_thousand_is_found_in_one_pass() -> None:
-    """Counting each key anew would take minutes here."""
+    """Counting every key separately would take minutes."""
     keys = b",".join(b'"%d":0' % number for number in range(100_000))
     with pytest.raises(UnusableSnapshotError, match="'99999' occurs twice"):
         parse(b"{" + keys + b',"99999":1}', "x.json", 1 << 22)
@@ -269,7 +269,7 @@ def test_files_out_of_order_are_refused(signed: Published, tmp_path: Path) -> No
 
 
 def test_a_decompression_bomb_is_refused_early(tmp_path: Path) -> None:
-    """4 GiB of zeros in 4 MiB: refused at the ratio, with hardly anything unpacked."""
+    """4 GiB of zeros in 4 MiB: refused by the ratio, before much is unpacked."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
     path = tmp_path / "bomb.tar.gz"
     with open(path, "wb") as file:
@@ -295,7 +295,7 @@ def test_a_damaged_or_concatenated_gzip_is_refused(signed: Published, tmp_path: 
 
 
 def test_memory_stays_bounded_for_any_sizes_in_an_index(tmp_path: Path) -> None:
-    """In a process that may use little memory: a huge index, a huge line, a deep document."""
+    """With a limit on memory: a huge index, a huge line, a deep document."""
     program = f"""
 import resource, sys
 from pathlib import Path
@@ -326,7 +326,7 @@ for what in ("hole", "brackets", "zeros"):
 
 
 def listed(signed: Published, name: str, size: int) -> Path:
-    """The snapshot with one more file in its index: a hole that uses no disk."""
+    """The snapshot with one more file in its index, a sparse one."""
     folder = Path(signed.location)
     plain = json.loads((folder / INDEX).read_text())
     plain["files"].append({"path": name, "bytes": size, "sha256": ID})
@@ -366,7 +366,7 @@ def test_runs_that_the_manifest_does_not_list_are_hashed_but_not_kept(
 def test_nothing_in_a_snapshot_is_imported_or_executed(
     signed: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program is added where Python would find one, and a plan names it as what is to be run."""
+    """With a program where Python would find it, and a plan that names it as the one to run."""
     folder = Path(signed.location)
     mine = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in ("sitecustomize.py", "json.py", "made.py", "conftest.py"):

@@ -1,4 +1,4 @@
-"""Keys and signatures, held against OpenSSL and against the arithmetic itself."""
+"""Keys and signatures, compared with OpenSSL and with the arithmetic of RFC 8032."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decoded(data: bytes) -> Point:
 
 
 def holds(public: bytes, data: bytes, signature: bytes) -> bool:
-    """Verification by RFC 8032, 5.1.7, with nothing but whole numbers and SHA-512."""
+    """Verification by RFC 8032, 5.1.7, with only integers and SHA-512."""
     base_y = 4 * pow(5, P - 2, P) % P
     base = decoded(base_y.to_bytes(32, "little"))
     s = int.from_bytes(signature[32:], "little")

@@ -1,4 +1,4 @@
-"""`firstlight publish`, `verify`, `keys` and `snapshots` as a user meets them, on a real run."""
+"""`firstlight publish`, `verify`, `keys` and `snapshots` as a user calls them, on a real run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def square(n):
 
     def step(x):
         result = x * x
-        x += 1  # a step may spoil its input: the hash is of what it was given first
+        x += 1  # a step may modify its input: the hash is of the original
         x -= 1
         return result
 
@@ -44,7 +44,7 @@ def square(n):
 def firstlight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Firstlight:
-    """`firstlight …` in `tmp_path`, in this process: to start one takes longer than to publish."""
+    """`firstlight …` in `tmp_path`, in-process: starting one takes longer than publishing."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,7 @@ def firstlight(
 
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was measured, in a home directory."""
+    """A measured run, in a home directory."""
     home = tmp_path_factory.mktemp("x") / "home" / "ann"
     home.mkdir(parents=True)
     (home / "mine.py").write_text(MINE)
@@ -74,7 +74,7 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_a_measured_run_to_a_verified_snapshot(
     firstlight: Firstlight, real_run: Path, tmp_path: Path
 ) -> None:
-    """The path of the guide: a key, a signed snapshot, a reviewer who checks and then trusts."""
+    """As in the guide: a key, a signed snapshot, a reviewer who verifies and then trusts."""
     made = firstlight("keys", "generate", "--out", "key.pem")
     assert made.returncode == 0 and oct((tmp_path / "key.pem").stat().st_mode)[-3:] == "600"
     public = made.stdout.split("Public key:")[1].split()[0]
@@ -267,7 +267,7 @@ def test_a_unique_prefix_of_an_id_is_enough(
     assert main(["verify", short, "--id", signed.id[:16]]) == 0
     assert "the id follows from index.json" in capsys.readouterr().out
     assert main(["verify", short, "--id", "0" * 16]) == 1
-    # So few digits can be had by trying: they prove nothing.
+    # So few digits can be found by trial, so they prove nothing.
     assert main(["verify", short, "--id", signed.id[:15]]) == 2
     assert "at least the first 16" in capsys.readouterr().err
     (store.path / (signed.id[:6] + "0" * 58)).mkdir()

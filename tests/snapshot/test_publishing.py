@@ -1,4 +1,4 @@
-"""What a snapshot consists of, and what is never published."""
+"""The contents of a snapshot, and what is never published."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_manifest_describes_cases_machine_and_software(signed: Published) ->
     assert [a["sha256"] for a in data["arrays"]] == [digest]
     whole = f'[[[64,64],"float32","{digest}"]]'
     assert data["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
-    # The same data for every backend: the hash says so.
+    # All backends get the same data.
     assert len({c["dataset"]["sha256"] for c in run["cases"]}) == 1
 
 
@@ -309,7 +309,7 @@ def test_home_directories_and_passwords_are_not_published(
     for secret in (b"ann/", b"bo.b", b"Ann", b"geheim", b"/root", b"andr\\u", "andré".encode()):
         assert secret not in everything, secret
     assert b"/opt/lib" in everything and b"proxy.example:3128/home/page" in everything
-    # With a hash of the file as it was, a list of names would tell which one stood there.
+    # A hash of the original file would let anybody try a list of names.
     for name in ("plan.json", "samples.jsonl", "run.json"):
         assert hashlib.sha256((run / name).read_bytes()).hexdigest().encode() not in everything
     public = hashlib.sha256((folder_of(done) / "runs/001/samples.jsonl").read_bytes()).hexdigest()
@@ -317,7 +317,7 @@ def test_home_directories_and_passwords_are_not_published(
 
 
 def failed_run(folder: Path, stderr: str) -> Path:
-    """A run with a case that failed, and said this."""
+    """A run with a failed case and its message."""
     samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(1))
     samples[2] = replace(
         samples[2], status="failed", reason=stderr.splitlines()[-1], stderr_tail=stderr,
@@ -331,9 +331,9 @@ def test_private_data_in_failure_messages_is_replaced_and_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "tr0ub4dor&3 'x")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # named like a secret, and none
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # named like a secret, but none
     monkeypatch.setenv("USER", "annegret")
-    monkeypatch.setenv("LOGNAME", "jax")  # also what a backend is called
+    monkeypatch.setenv("LOGNAME", "jax")  # also the name of a backend
     monkeypatch.setattr("socket.gethostname", lambda: "node7.lab.example")
     stderr = (
         "Traceback: File '/scratch/annegret/fit.py' on node7\nannegret@node7.lab.example by jax\n"
@@ -438,7 +438,7 @@ def test_a_users_program_is_added_only_with_with_source(tmp_path: Path, store: L
 
 
 def run_of_program(tmp_path: Path, text: str, name: str = "mine.py") -> Path:
-    """A run of a file of the user's own."""
+    """A run of the user's own file."""
     program = tmp_path / name
     program.write_text(text)
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
@@ -502,7 +502,7 @@ def test_every_counted_redaction_mark_is_found_again() -> None:
 
 
 def edited(run: Path, tmp_path: Path, change: Any) -> Path:
-    """A copy of a run whose run.json was edited by hand."""
+    """A copy of a run with an edited run.json."""
     import shutil
 
     copy = tmp_path / "edited"
@@ -613,7 +613,7 @@ def test_a_process_that_counts_twice_is_refused(tmp_path: Path, store: LocalStor
 
 
 def attempts_at(index: int, number: int) -> list[Sample]:
-    """A case of which one process has so many attempts, one after the other."""
+    """A case in which one process has so many consecutive attempts."""
     draw = made_up_run.random.Random(0)
     check, *timed = make_samples(CASES[0], 6, 20, draw)
     more = make_samples(CASES[0], number, 20, draw)[1:]
@@ -624,7 +624,7 @@ def attempts_at(index: int, number: int) -> list[Sample]:
 def test_a_side_of_a_gate_is_published_with_its_repeated_processes(
     tmp_path: Path, store: LocalStore
 ) -> None:
-    """On the side that did not break, every attempt is a time; it is no process more."""
+    """On the side that did not break, every attempt gives a time but is no further process."""
     samples = attempts_at(2, number=2)
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples, is_side_of_gate=True)
     done = publish([run], store)
@@ -728,7 +728,7 @@ def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Pat
 
 
 def stretched(seconds: float) -> Any:
-    """Every cold start takes so long, give or take a microsecond each; nothing else changes."""
+    """Set every cold start to these seconds, one microsecond apart; nothing else changes."""
 
     def change(lines: list[dict[str, Any]]) -> None:
         for number, line in enumerate(line for line in lines if line["cold"]):
@@ -764,7 +764,7 @@ def in_proportion(lines: list[dict[str, Any]]) -> None:
 
 
 def without_the_worst(lines: list[dict[str, Any]]) -> None:
-    """The best four of six, numbered anew; the plan then says four."""
+    """The best four of six, renumbered, with a plan of four."""
     timed = sorted((x for x in lines if x["cold"]), key=lambda x: x["cold"]["total_seconds"])
     for line in timed[4:]:
         lines.remove(line)
@@ -814,7 +814,7 @@ def test_processes_that_take_longer_than_their_run_are_refused(
 def test_the_order_of_processes_must_follow_from_the_seed_of_the_plan(
     tmp_path: Path, store: LocalStore
 ) -> None:
-    """Rounds that were left out, with the rest numbered and placed anew, are in another order."""
+    """If rounds are left out and the rest renumbered, the order no longer fits the seed."""
     run = make_run(tmp_path / "run", processes=8)
 
     def drop_a_round(lines: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Proofs of time, by an authority that OpenSSL makes and whose answers OpenSSL checks too."""
+"""Proofs of time by a real authority: OpenSSL makes its tokens and checks them, too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ess_cert_id_alg = sha256
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority, and one for time stamps that it has certified."""
+    """A certificate authority, and a time-stamping authority certified by it."""
 
     folder: Path
 
@@ -73,7 +73,7 @@ class Authority:
         return self
 
     def stamp(self, data: Path, *options: str) -> bytes:
-        """What the authority answers to the query that the guide has users make."""
+        """The authority's response to the query in the guide."""
         options = options or ("-sha256", "-cert")
         self.openssl("ts", "-query", "-data", data, *options, "-out", "q.tsq")
         self.openssl("ts", "-reply", "-config", "c.cnf", "-section", "tsa_config", "-out", "a.tsr",
@@ -181,6 +181,6 @@ def test_a_changed_byte_never_yields_another_time_or_authority(
             found = read_token(bytes(changed), index)
         except TimestampError:
             refused += 1
-        else:  # in what nobody signed: the status around the token
+        else:  # in the unsigned part: the status around the token
             assert (found.time, found.chain[0]) == (genuine.time, genuine.chain[0])
     assert refused > 350

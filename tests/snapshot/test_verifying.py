@@ -1,4 +1,4 @@
-"""What `verify` finds, and what it says it could not check."""
+"""What `verify` finds, and what it reports as not checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 
 
 def found(location: Path | str, **options: Any) -> bool:
-    """Whether verifying ends with anything but `valid`."""
+    """Whether the outcome of verifying is not `valid`."""
     try:
         return bool(verify(location, **options).findings)
     except UnusableSnapshotError:
@@ -82,7 +82,7 @@ def test_an_archive_is_verified_like_its_directory_and_nothing_is_unpacked(
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A signed snapshot of this module's own, and its archive."""
+    """This module's own signed snapshot, and its archive."""
     base = tmp_path_factory.mktemp("victim")
     generate(base / "key.pem")
     run = make_run(base / "run", cases=CASES[:2], calls=20)
@@ -115,7 +115,7 @@ def test_any_changed_byte_is_found(
 def test_every_byte_of_index_and_signature_counts_even_in_a_renamed_folder(
     victim: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The folder's name does not help here, so each file has to give the change away itself."""
+    """The folder is not named after the id, so only the files themselves reveal the change."""
     copy = tmp_path / "copy"
     shutil.copytree(victim[0], copy)
     draw = random.Random(1)
@@ -221,7 +221,7 @@ Forge = Callable[[dict[str, bytes]], None]
 
 
 def forge(source: Path, target: Path, change: Forge, key: PrivateKey | None = None) -> Path:
-    """A snapshot with changed files whose index, id and signature fit the change."""
+    """A snapshot with changed files, and with index, id and signature that match them."""
     files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
     for name in (INDEX, SIGNATURE):
         files.pop(name, None)
@@ -296,7 +296,7 @@ def test_a_forged_snapshot_with_matching_hashes_is_found(
 
 
 def test_an_honest_rewrite_is_valid(signed: Published, tmp_path: Path) -> None:
-    """The forging above finds what it changes, not that something was forged."""
+    """The forgeries above are found by their changes, not because they were rewritten."""
     folder = forge(Path(signed.location), tmp_path / "same", lambda files: None)
     assert verify(folder).findings == ()
 
@@ -305,7 +305,7 @@ OTHER_MAKER = rewritten(MANIFEST, lambda p: p["made_by"].update(code_sha256="0" 
 
 
 def made_elsewhere(*changes: Forge) -> Forge:
-    """The changes, in a snapshot that says that another Firstlight made it."""
+    """The changes, in a snapshot that claims another Firstlight made it."""
 
     def apply(files: dict[str, bytes]) -> None:
         for change in (OTHER_MAKER, *changes):
@@ -321,7 +321,7 @@ def restyled(files: dict[str, bytes]) -> None:
 
 
 def false_beside_the_numbers(files: dict[str, bytes]) -> None:
-    """What nobody can make again who has another Firstlight: lies under a claim."""
+    """Files that another Firstlight cannot reproduce may contain lies, so they are listed."""
     files["runs/001/report.html"] = b"<script>alert(1)</script>"
     files["CITATION.cff"] = files["CITATION.cff"].replace(b"title:", b"title: Ten times faster #")
     rows = files["tables/cases.csv"].splitlines()
@@ -454,7 +454,7 @@ def test_summaries_by_an_older_method_are_published_and_verified_by_that_method(
 
 
 def test_redaction_cannot_hide_changed_samples(signed: Published, tmp_path: Path) -> None:
-    """Samples that were made up, under the id and the hash of a genuine run."""
+    """Made-up samples under the id and hash of a genuine run."""
     claim = rewritten(
         MANIFEST,
         lambda p: p["publication"].update(redacted={"runs/001/samples.jsonl": {"replacements": 1}}),
@@ -535,7 +535,7 @@ def test_opening_returns_only_files_of_the_index(signed: Published) -> None:
 
 
 def test_a_snapshot_of_format_version_1_still_verifies_and_opens() -> None:
-    """`snapshot-1.tar.gz` was made when the format was new, and is never made again."""
+    """`snapshot-1.tar.gz` was made when the format was new, and must never be made again."""
     place = Path(__file__).with_name("snapshot-1.tar.gz")
     result = verify(place, expected_id=VERSION_1)
     assert result.findings == () and result.signature == "valid", words(result)
