@@ -14,7 +14,7 @@ from firstlight.cli.compare import load
 from firstlight.compare.runs import compare_runs
 from firstlight.compare.verdicts import change
 from firstlight.site import comparisons, site_building
-from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
+from firstlight.site.comparisons import Comparer, SnapshotPair, pairs_of
 from firstlight.site.site_building import build
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
@@ -53,7 +53,7 @@ def test_a_comparison_equals_that_of_the_command_line(
         snapshot = open_snapshot(world.store / snapshot_id)
         return [(run, snapshot.samples(number)) for number, run in enumerate(snapshot.runs)]
 
-    found = Comparing(runs).report(pair(world, base, head))
+    found = Comparer(runs).report(pair(world, base, head))
     assert found is not None and found.unit == unit
     assert found.comparisons == expected.comparisons and found.counts == expected.counts
     assert {c.verdict for c in found.comparisons} <= verdicts
@@ -106,12 +106,12 @@ def test_a_new_snapshot_is_compared_without_repeating_old_comparisons(
 ) -> None:
     store, compared = LocalStore(tmp_path / "store"), []
 
-    class Watched(Comparing):
+    class Watched(Comparer):
         def report(self, pair: SnapshotPair) -> Any:
             compared.append(pair.head)
             return super().report(pair)
 
-    monkeypatch.setattr(site_building, "Comparing", Watched)
+    monkeypatch.setattr(site_building, "Comparer", Watched)
     ids = []
     for number in range(3):
         ids.append(publish([make_run(tmp_path / f"run{number}", number)], store).id)

@@ -33,7 +33,7 @@ from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.publishing import Published, PublishOptions, build, publish
-from firstlight.snapshot.redaction import Owner, marks, redact
+from firstlight.snapshot.redaction import Owner, count_marks, redact
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import SCHEMAS
 from firstlight.snapshot.verifying import verify
@@ -494,7 +494,7 @@ def test_every_counted_redaction_mark_is_found_again() -> None:
     text = b'{"a": "http://ann:hunter2@x/ and /home/ann/x", "b": "~ *** hunter2"}'
     clean = redact(text, ["hunter2"])
     assert b"hunter2" not in clean.data and b"ann" not in clean.data
-    assert 0 < clean.replacements <= marks(clean.data)
+    assert 0 < clean.replacements <= count_marks(clean.data)
     assert redact(b'{"a": "~"}').replacements == 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from firstlight.errors import FirstlightError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
-from firstlight.snapshot.sources import Source, exactly
+from firstlight.snapshot.sources import Source, read_whole
 from firstlight.snapshot.verification import Verification
 from firstlight.snapshot.verifying import verify
 
@@ -54,7 +54,7 @@ def fingerprint(source: Source, snapshot_id: str) -> str | None:
         first = next(items, None)
         if first is None or first.path != INDEX or first.content is None:
             return None
-        data = exactly(first.content, INDEX, LIMITS.index_bytes)
+        data = read_whole(first.content, INDEX, LIMITS.index_bytes)
         expected = dict(parse_index(data).files) if id_of(data) == snapshot_id else {}
         digest.update(data)
         for item in items:

@@ -13,7 +13,16 @@ from firstlight.present.quantities import counted
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Shifts, Summary
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import FEED, link, page, section, sized, snapshot_link, table, trend_link
+from firstlight.site.frame import (
+    FEED,
+    coloured_change,
+    link,
+    page,
+    section,
+    snapshot_link,
+    table,
+    trend_link,
+)
 from firstlight.site.trend_chart import day
 
 MAX_STEPS = 200  # on the page; the trends have them all
@@ -103,7 +112,7 @@ def _step_row(
     comparison = f" {link(pair.path, 'compare')}" if pair in compared else ""
     return [
         trend_link(found.case),
-        f'{sized(effect.ratio)} <span class="hint">{span}</span>',
+        f'{coloured_change(effect.ratio)} <span class="hint">{span}</span>',
         NAMES[found.quantity],
         snapshot_link(found.after.snapshot, day(found.after.moment)),
         between(found, repository) + comparison,
@@ -136,7 +145,7 @@ def _departing(departing: Sequence[Departure]) -> str:
     rows = [
         [
             trend_link(d.case),
-            sized(d.ratio),
+            coloured_change(d.ratio),
             NAMES[d.quantity],
             counted(d.runs, "run"),
             snapshot_link(d.newest.snapshot, day(d.newest.moment)),

@@ -57,7 +57,7 @@ def pairs_of(snapshots: Sequence[Facts]) -> list[SnapshotPair]:
     return [pair for own in reversed(found) for pair in own]
 
 
-class Comparing:
+class Comparer:
     """Compares pairs; `load` returns the runs and samples of a snapshot by its id."""
 
     def __init__(self, load: Callable[[str], Sequence[tuple[Run, Sequence[Sample]]]]) -> None:

@@ -21,13 +21,13 @@ from firstlight.site.admission import Refused, admit, fingerprint, status
 from firstlight.site.changes import changes, departures, newest_first, summaries
 from firstlight.site.changes_page import changes_page
 from firstlight.site.compare_page import compare_page, pair_page
-from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
+from firstlight.site.comparisons import Comparer, SnapshotPair, pairs_of
 from firstlight.site.feed import feed
 from firstlight.site.folder import SiteFolder
 from firstlight.site.frame import FEED, assets
 from firstlight.site.snapshot_facts import Facts, facts_of
 from firstlight.site.snapshot_page import served, snapshot_page
-from firstlight.site.trends import Collected, Series, moment
+from firstlight.site.trends import Series, TrendPoints, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import MAKERS, code_sha256
@@ -88,11 +88,11 @@ def build(
     if not ids:
         raise SiteOptionError(f"{place}: no snapshots there. `firstlight publish` makes them.")
     with SiteFolder(out) as folder:
-        made = _Making(store, folder, options)
+        made = _SiteBuild(store, folder, options)
         for number, snapshot_id in enumerate(ids):
             if watch:
                 watch(number, len(ids))
-            made.take(snapshot_id)
+            made.add_snapshot(snapshot_id)
         cases = made.finish()
         folder.swap_in()
     return Built(out, len(made.entries), made.reused, tuple(made.refused), cases)
@@ -113,7 +113,7 @@ def require_web_address(option: str, address: str | None, or_relative: bool = Fa
         )
 
 
-class _Making:
+class _SiteBuild:
     """A build in progress."""
 
     def __init__(self, store: Store, folder: SiteFolder, options: Options) -> None:
@@ -121,7 +121,7 @@ class _Making:
         self.refused: list[Refused] = []
         self.reused = 0
         self._store, self._folder, self._options = store, folder, options
-        self._trends = Collected()
+        self._trends = TrendPoints()
         self._facts: dict[str, Facts] = {}
         self._record: dict[str, Facts] = {}
         self._circumstances = {
@@ -131,7 +131,7 @@ class _Making:
         }
         self._earlier = folder.earlier(self._circumstances)
 
-    def take(self, snapshot_id: str) -> None:
+    def add_snapshot(self, snapshot_id: str) -> None:
         """Make or take over the page of a snapshot; note its facts, or that it is refused."""
         mark = fingerprint(self._store.source(snapshot_id), snapshot_id)
         known = self._earlier.get(snapshot_id)
@@ -210,14 +210,14 @@ class _Making:
 
     def _write_comparisons(self) -> list[SnapshotPair]:
         """Write a page for every pair, and the list; returns the pairs that have a page."""
-        comparing, made, facts = Comparing(self._measured), [], self._facts
+        comparer, made, facts = Comparer(self._measured), [], self._facts
         for pair in pairs_of([*facts.values()]):
             # Both snapshots are as they were, so the page of the last build is still right.
             if {pair.base, pair.head} <= self._earlier.keys() and self._folder.keep(pair.path):
                 made.append(pair)
                 continue
             try:
-                report = comparing.report(pair)
+                report = comparer.report(pair)
             except _ODD:
                 continue
             if report is not None:

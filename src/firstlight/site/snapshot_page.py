@@ -15,7 +15,7 @@ from firstlight.site.listing import when
 from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot, machine
-from firstlight.snapshot.validation import CaseWords
+from firstlight.snapshot.validation import CaseText
 from firstlight.snapshot.verification import Verification
 
 UP = "../../"
@@ -103,7 +103,7 @@ def _cases(snapshot: Snapshot) -> str:
 
 
 def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
-    words = CaseWords.of(case)
+    words = CaseText.of(case)
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
     cells = (
         *(estimate(summary.cold_seconds), estimate(summary.warm_call_seconds)),

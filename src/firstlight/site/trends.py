@@ -71,7 +71,7 @@ _RANKS = {"trusted": 0, "valid": 1}
 
 
 @dataclass
-class Collected:
+class TrendPoints:
     """Points, added snapshot by snapshot."""
 
     _points: dict[str, dict[str, dict[str, Claims]]] = field(default_factory=dict)

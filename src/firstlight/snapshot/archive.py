@@ -13,7 +13,7 @@ from typing import IO
 
 from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
-from firstlight.snapshot.sources import Item, Reader, exactly, missing, read_up_to
+from firstlight.snapshot.sources import Item, Reader, missing_file_error, read_up_to, read_whole
 
 #: Suffixes of archives; compressed ones are read, never written.
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
@@ -62,7 +62,7 @@ class Archive:
             for snapshot_id, path, content in self._entries(file):
                 if not is_id(stem) or stem == snapshot_id:
                     return snapshot_id
-                computed = id_of(exactly(content, path, LIMITS.index_bytes))
+                computed = id_of(read_whole(content, path, LIMITS.index_bytes))
                 return snapshot_id if stem == computed else stem
         return None
 
@@ -81,8 +81,8 @@ class Archive:
     def read(self, path: str, max_bytes: int) -> bytes:
         for item in self.walk():
             if item.path == path and item.content is not None:
-                return exactly(item.content, path, max_bytes)
-        raise missing(self.name, path)
+                return read_whole(item.content, path, max_bytes)
+        raise missing_file_error(self.name, path)
 
     def _entries(self, file: IO[bytes]) -> Iterator[tuple[str, str, _Content]]:
         """(id, path, content) of every file in order; the content is read or skipped in turn."""
@@ -91,7 +91,7 @@ class Archive:
         source: Reader = _Inflated(file, self.name) if zipped else file
         total = 0
         seen: set[str] = set()
-        while (block := _exactly(source, _BLOCK, self.name)) != bytes(_BLOCK):
+        while (block := _read_exactly(source, _BLOCK, self.name)) != bytes(_BLOCK):
             snapshot_id, path, size = _parse_header(block, self.name)
             total += size
             if path in seen:
@@ -106,7 +106,7 @@ class Archive:
             content = _Content(source, size, self.name)
             yield snapshot_id, path, content
             content.finish()
-        if _exactly(source, _BLOCK, self.name) != bytes(_BLOCK) or source.read(1):
+        if _read_exactly(source, _BLOCK, self.name) != bytes(_BLOCK) or source.read(1):
             raise UnusableSnapshotError(f"{self.name}: the archive has data after its end.")
 
 
@@ -117,7 +117,7 @@ class _Content:
         self._source, self._left, self._padding, self._name = source, size, -size % _BLOCK, name
 
     def read(self, size: int, /) -> bytes:
-        data = _exactly(self._source, min(size, self._left), self._name)
+        data = _read_exactly(self._source, min(size, self._left), self._name)
         self._left -= len(data)
         return data
 
@@ -125,7 +125,7 @@ class _Content:
         """Skip what was not read; refuse padding that is not zero."""
         while self.read(1 << 16):
             pass
-        if any(_exactly(self._source, self._padding, self._name)):
+        if any(_read_exactly(self._source, self._padding, self._name)):
             raise UnusableSnapshotError(f"{self._name}: the archive has bytes between its files.")
 
 
@@ -153,7 +153,7 @@ def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
     return snapshot_id, path, size
 
 
-def _exactly(source: Reader, size: int, name: str) -> bytes:
+def _read_exactly(source: Reader, size: int, name: str) -> bytes:
     """Exactly `size` bytes; raises if the archive ends before."""
     data = read_up_to(source, size)
     if len(data) < size:

@@ -25,7 +25,7 @@ from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import RawRun, programs_of, run_folders
 from firstlight.snapshot.order_and_clock import unaccounted
 from firstlight.snapshot.plausibility import inconsistencies, needed_allowances
-from firstlight.snapshot.redaction import marks
+from firstlight.snapshot.redaction import count_marks
 from firstlight.snapshot.strict_json import SCHEMAS, Plain, decoded, first_error, parse_object
 from firstlight.snapshot.verification import Record
 from firstlight.statistics.steady_state import METHOD
@@ -135,7 +135,7 @@ def _check_redaction(raw: RawRun, publication: Publication, record: Record) -> N
         path = f"{raw.folder}/{name}"
         if path not in publication.redacted:
             continue
-        count, found = publication.redacted[path].get("replacements"), marks(raw.files[name])
+        count, found = publication.redacted[path].get("replacements"), count_marks(raw.files[name])
         if type(count) is not int or count < 1:
             record.find("samples", f"{path} is listed as redacted, but nothing in it was replaced")
         elif found < count:

@@ -149,7 +149,7 @@ def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -
     rules = _Rules(owner or Owner(), counts)
     clean = _STRING.sub(rules.string, clean)
     found = tuple(Replaced(*key, times) for key, times in counts.items() if times)
-    return Redacted(clean, found, max(marks(clean) - marks(data), int(clean != data)))
+    return Redacted(clean, found, max(count_marks(clean) - count_marks(data), int(clean != data)))
 
 
 def redact_run(
@@ -210,7 +210,7 @@ class _Rules:
         return match[0].replace(private, _MARK[kind])
 
 
-def marks(data: bytes) -> int:
+def count_marks(data: bytes) -> int:
     return sum(data.count(mark.encode()) for mark in {*_MARK.values()})
 
 

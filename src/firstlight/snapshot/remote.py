@@ -16,7 +16,14 @@ from firstlight.snapshot.errors import (
     UnusableSnapshotError,
 )
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
-from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing, require_same
+from firstlight.snapshot.sources import (
+    Item,
+    Reader,
+    Source,
+    missing_file_error,
+    read_whole,
+    require_same,
+)
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -98,8 +105,8 @@ class Files:
         with suppress(FileNotFoundError), _reaching(f"{self.name}/{path}"):
             file = self._filesystem.open(f"{self._root}/{path}", "rb")
             with closing(file):
-                return exactly(file, path, max_bytes)
-        raise missing(self.name, path)
+                return read_whole(file, path, max_bytes)
+        raise missing_file_error(self.name, path)
 
 
 class _RemoteReader:

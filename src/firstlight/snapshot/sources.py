@@ -56,7 +56,7 @@ class Source(Protocol):
         """One file."""
 
 
-def exactly(content: Reader, path: str, max_bytes: int) -> bytes:
+def read_whole(content: Reader, path: str, max_bytes: int) -> bytes:
     """The whole content; raises if it is longer than `max_bytes`."""
     data = read_up_to(content, max_bytes + 1)
     if len(data) > max_bytes:
@@ -140,9 +140,9 @@ class Directory:
         require_safe(path)
         try:
             with self._open(path) as file:
-                return exactly(file, path, max_bytes)
+                return read_whole(file, path, max_bytes)
         except FileNotFoundError:
-            raise missing(self.name, path) from None
+            raise missing_file_error(self.name, path) from None
         except OSError as error:
             raise self._unreadable(path, error) from None
 
@@ -152,7 +152,7 @@ class Directory:
         return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 
-def missing(name: str, path: str) -> SnapshotError:
+def missing_file_error(name: str, path: str) -> SnapshotError:
     """The error for a missing file."""
     if path == INDEX:
         return UnusableSnapshotError(

@@ -144,7 +144,7 @@ def _trouble(case: Plain) -> str:
 
 
 @dataclass(frozen=True)
-class CaseWords:
+class CaseText:
     """A case of the report as plain text."""
 
     verdict: str
@@ -156,7 +156,7 @@ class CaseWords:
     warm_class: str
 
     @classmethod
-    def of(cls, case: JsonObject) -> CaseWords:
+    def of(cls, case: JsonObject) -> CaseText:
         correct, steady, cache = case["correctness"], case["stability"], case["cache"]
         failed = [name for name, good in case["gates"].items() if not good]
         status = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
@@ -177,7 +177,7 @@ def _share(value: float | None) -> str:
 
 
 def _row(case: Plain) -> str:
-    words, correct = CaseWords.of(case), case["correctness"]
+    words, correct = CaseText.of(case), case["correctness"]
     cells = (
         *(words.error, words.tolerance, _share(correct["delta_to_tolerance"]), words.label),
         *(words.processes, words.spread, words.warm_class, correct["reference"] or ABSENT),

@@ -32,7 +32,7 @@ from firstlight.snapshot.layout import (
     require_expected,
 )
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing
+from firstlight.snapshot.sources import Item, Reader, Source, missing_file_error, read_whole
 from firstlight.snapshot.storage import open_source
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
@@ -99,10 +99,10 @@ def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
 
 def _index_bytes(source: Source, item: Item | None) -> bytes:
     if item is None or item.path != INDEX:
-        raise missing(source.name, INDEX)
+        raise missing_file_error(source.name, INDEX)
     if item.content is None:
         raise UnusableSnapshotError(f"{source.name}: {INDEX} is {item.odd}.")
-    return exactly(item.content, INDEX, LIMITS.index_bytes)
+    return read_whole(item.content, INDEX, LIMITS.index_bytes)
 
 
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
@@ -147,7 +147,7 @@ def _check_files(
     folders: Collection[str] = ()  # of the manifest, which comes before the runs
     for item in items:
         if item.path == SIGNATURE and item.content is not None:
-            kept[SIGNATURE] = exactly(item.content, SIGNATURE, 1 << 14)
+            kept[SIGNATURE] = read_whole(item.content, SIGNATURE, 1 << 14)
             continue
         entry = missing.pop(item.path, None)
         if item.content is None:
