@@ -27,7 +27,7 @@ from firstlight.statistics.effects import Effect
 
 _HEADLINE = ("cold_seconds", "warm_call_seconds")
 _STYLE = "small cards"
-_OWN = """
+_CSS = """
 .verdict { font-weight: 650; white-space: nowrap; }
 .v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
 .v-undecided { color: var(--accent); } .v-not { color: var(--muted); }
@@ -99,7 +99,7 @@ def replication_html(report: Replication) -> str:
         "<section><h2>What was not the same</h2>"
         f"{''.join(map(_environment, report.runs))}</section>{_method(report)}</main>"
     )
-    return document(f"Replication: {title}", body, style=_OWN)
+    return document(f"Replication: {title}", body, style=_CSS)
 
 
 def _mark(verdict: str) -> str:

@@ -208,13 +208,13 @@ def _wrong_verdicts(report: Replication) -> Iterator[str]:
         if busy_share(side) is not None
     }
     cases = agreement.conclude_cases(report.cases, busy)
-    for said, concluded in zip(report.cases, cases, strict=True):
-        yield from _differing(said, concluded, f"{said.case!r:.100}")
+    for reported, concluded in zip(report.cases, cases, strict=True):
+        yield from _compared(reported, concluded, f"{reported.case!r:.100}")
     for ratio, right in zip(report.ratios, agreement.conclude_ratios(report.ratios), strict=True):
         name = f"{ratio.case!r:.100} over {ratio.against!r:.100}, {ratio.quantity!r:.40}"
-        yield from _differing(ratio, right, name)
-    yield from _differing(report.verdicts, verdict_counts(cases), "verdicts")
-    yield from _differing((report.drift, report.alpha), (DRIFT, ALPHA), "drift and alpha")
+        yield from _compared(ratio, right, name)
+    yield from _compared(report.verdicts, verdict_counts(cases), "verdicts")
+    yield from _compared((report.drift, report.alpha), (DRIFT, ALPHA), "drift and alpha")
 
 
 def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
@@ -223,11 +223,11 @@ def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
         values = agreement.measured_values(raw.samples, case.case)
         for delta in case.deltas:
             own = median_estimate(values[delta.quantity]) if delta.quantity in values else None
-            yield from _differing(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
+            yield from _compared(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
     for ratio in (ratio for ratio in report.ratios if ratio.run == raw.folder):
         pairs = agreement.paired_values(raw.samples, ratio.case, ratio.against, ratio.quantity)
         here = agreement.ratio_effect(pairs) if pairs else None
-        yield from _differing(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
+        yield from _compared(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
 
 
 def _misdescribed(report: Replication, described: RunReplication, raw: RawRun) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _misdescribed(report: Replication, described: RunReplication, raw: RawRun) -
     yield from (f"{raw.folder}: {text}" for text in found[:_MAX_NAMED])
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
-    yield from _differing({name: getattr(described, name) for name in wanted}, wanted, raw.folder)
+    yield from _compared({name: getattr(described, name) for name in wanted}, wanted, raw.folder)
     reported = [case for case in report.cases if case.run == raw.folder]
     if [case.case for case in reported] != [case.case for case in run.cases]:
         yield f"{raw.folder}: the cases of the report are not those of the run"
@@ -244,7 +244,7 @@ def _misdescribed(report: Replication, described: RunReplication, raw: RawRun) -
     for own_case, case in zip(reported, run.cases, strict=True):
         own = {"status_here": own_case.status_here, "correctness_here": own_case.correctness_here}
         outcome = {"status_here": case.status, "correctness_here": case.correctness}
-        yield from _differing(own, outcome, f"{case.case!r:.100}")
+        yield from _compared(own, outcome, f"{case.case!r:.100}")
 
 
 def _miscomputed(
@@ -255,18 +255,18 @@ def _miscomputed(
     if report.snapshot["title"] != title:
         yield f"the snapshot is called {title!r:.80}"
     pairs = []
-    for said in report.runs:
-        number, raw = snapshot.folders.index(said.folder), runs[said.folder]
+    for reported in report.runs:
+        number, raw = snapshot.folders.index(reported.folder), runs[reported.folder]
         pairs.append(pairing(snapshot, number, raw))
-        wanted = run_replication(snapshot, number, raw.run, said.notes)
-        yield from _differing(said, wanted, raw.folder)
-    yield from _differing(report.cases, agreement.replicate_cases(pairs), "cases")
-    yield from _differing(report.ratios, agreement.replicate_ratios(pairs), "ratios")
+        wanted = run_replication(snapshot, number, raw.run, reported.notes)
+        yield from _compared(reported, wanted, raw.folder)
+    yield from _compared(report.cases, agreement.replicate_cases(pairs), "cases")
+    yield from _compared(report.ratios, agreement.replicate_ratios(pairs), "ratios")
     repeated = {(case.run, case.case) for case in report.cases}
     for left in report.left_out:
         if (left.run, left.case) in repeated:
             yield f"{left.case!r:.100} is said to be left out, and was measured"
 
 
-def _differing(found: object, expected: object, where: str) -> Iterator[str]:
+def _compared(found: object, expected: object, where: str) -> Iterator[str]:
     return islice(differences(found, expected, where), _MAX_NAMED)

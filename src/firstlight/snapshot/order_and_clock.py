@@ -74,7 +74,7 @@ def implausible(raw: RawRun) -> Iterator[str]:
         own = [sample for sample in samples if sample.facts.get(MEASURED_ON) == node]
         yield from _overlapping(own, raw.run.finished_at)
     for case in raw.plan.cases:
-        yield from _too_even(case.id, timed(raw.by_case.get(case.id, ())))
+        yield from _too_similar(case.id, timed(raw.by_case.get(case.id, ())))
 
 
 def is_side_of_gate(raw: RawRun) -> bool:
@@ -133,7 +133,7 @@ def busy_seconds(sample: Sample) -> float:
     return busy + calls + sum(sample.warm.batch_seconds)
 
 
-def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
+def _too_similar(case: str, samples: Sequence[Sample]) -> Iterator[str]:
     """Times that vary less than any clock's, or were copied."""
     starts = [s.cold for s in samples if s.cold is not None]
     series = {"cold starts": [c.total_seconds for c in starts]} | {
