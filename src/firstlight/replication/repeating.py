@@ -34,7 +34,7 @@ from firstlight.replication.selection import (
 )
 from firstlight.report.html import render
 from firstlight.snapshot.keys import PrivateKey, sign
-from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.layout import RAW_FILES
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot, programs_of
 from firstlight.snapshot.redaction import Owner, redact, redact_run
 from firstlight.snapshot.strict_json import canonical, first_error
@@ -96,7 +96,7 @@ def prepare(place: str, files: Sequence[Path], expected_id: str | None, pattern:
 
 def make_public(folder: Path, owner: Owner) -> RawRun:
     """Redact a run in its folder, before the report is derived from it."""
-    measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
+    measured = {name: (folder / name).read_bytes() for name in RAW_FILES}
     files = {name: found.data for name, found in redact_run(measured, owner=owner).items()}
     raw = RawRun.of(f"runs/{folder.name}", files)
     for name, data in files.items():

@@ -35,7 +35,7 @@ from firstlight.replication.report import (
 from firstlight.replication.selection import ReplicationError
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import signed_by
-from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
+from firstlight.snapshot.layout import LIMITS, RAW_FILES, SAMPLES, require_expected
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot
 from firstlight.snapshot.plausibility import differences, method_and_inconsistencies
 from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
@@ -152,7 +152,7 @@ def _check_run(
         checked.findings.append(f"{place} is said to repeat {run.published_folder}")
         return None
     files = {}
-    for name in (PLAN, SAMPLES, RUN):
+    for name in RAW_FILES:
         path = folder / place / name
         if not path.is_file() or path.is_symlink():
             checked.findings.append(f"{place}/{name} is missing")

@@ -16,6 +16,7 @@ from firstlight.snapshot.layout import (
     LIMITS,
     MANIFEST,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     VALIDATION,
@@ -31,7 +32,6 @@ from firstlight.snapshot.verification import Record
 from firstlight.statistics.steady_state import METHOD
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
-_RAW = (PLAN, SAMPLES, RUN)
 #: Derived data whose bytes are the same in every version of Firstlight.
 _DOCUMENTS = (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
@@ -84,10 +84,10 @@ def _read(kept: Mapping[str, bytes]) -> tuple[Plain, int, list[RawRun]]:
     decoded(dict[str, str], about.get("made_by"), f"{MANIFEST}: made_by")
     found = []
     for folder in run_folders(about):
-        for name in _RAW:
+        for name in RAW_FILES:
             if f"{folder}/{name}" not in kept:
                 raise SnapshotError(f"{folder}/{name} is not part of it")
-        found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in _RAW}))
+        found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in RAW_FILES}))
     return about, method, found
 
 
@@ -131,7 +131,7 @@ def _check_runs(
 
 def _check_redaction(raw: RawRun, publication: Publication, record: Record) -> None:
     """A file that is listed as redacted has as many redaction marks as listed."""
-    for name in _RAW:
+    for name in RAW_FILES:
         path = f"{raw.folder}/{name}"
         if path not in publication.redacted:
             continue
@@ -180,7 +180,7 @@ def _check_derived(
     Another Firstlight may draw and word pages differently, but not derive other data.
     """
     derived = derived_files(runs, publication, about["made_by"], method)
-    raw = {f"{raw.folder}/{name}" for raw in runs for name in _RAW}
+    raw = {f"{raw.folder}/{name}" for raw in runs for name in RAW_FILES}
     known = {*derived, *raw, *(source.get("path") for source in publication.sources)}
     ours, unchecked = about["made_by"] == made_by(), []
     for path in sorted({*index.files, *derived}):

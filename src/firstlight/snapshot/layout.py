@@ -19,6 +19,8 @@ INDEX, SIGNATURE = "index.json", "signature.json"
 MANIFEST, VALIDATION = "manifest.json", "validation_report.json"
 DISTRIBUTIONS = "distributions.json"
 PLAN, SAMPLES, RUN = "plan.json", "samples.jsonl", "run.json"
+#: The files of a run, from which all others are derived.
+RAW_FILES = (PLAN, SAMPLES, RUN)
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _EXPECTED = re.compile(r"[0-9a-f]{16,64}")

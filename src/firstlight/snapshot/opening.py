@@ -20,6 +20,7 @@ from firstlight.snapshot.layout import (
     LIMITS,
     MANIFEST,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     VALIDATION,
@@ -51,7 +52,7 @@ class RawRun:
             plan=parse_plan(files[PLAN], f"{folder}/{PLAN}"),
             samples=tuple(parse_samples(files[SAMPLES], f"{folder}/{SAMPLES}")),
             run=parse_run(files[RUN], f"{folder}/{RUN}"),
-            files={name: files[name] for name in (PLAN, SAMPLES, RUN)},
+            files={name: files[name] for name in RAW_FILES},
         )
 
     @property

@@ -19,6 +19,7 @@ from firstlight.snapshot.layout import (
     INDEX,
     LIMITS,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     SIGNATURE,
@@ -175,7 +176,7 @@ def _order(measured: tuple[Path, RawRun]) -> tuple[str, str]:
 def _measured(folder: Path) -> RawRun:
     """The run in a directory, unredacted."""
     files = {}
-    for name in (PLAN, SAMPLES, RUN):
+    for name in RAW_FILES:
         path = folder / name
         if not path.is_file():
             why = "its run was killed: finish it with `firstlight run --resume`"

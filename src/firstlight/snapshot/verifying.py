@@ -21,8 +21,7 @@ from firstlight.snapshot.layout import (
     INDEX,
     LIMITS,
     MANIFEST,
-    PLAN,
-    RUN,
+    RAW_FILES,
     SAMPLES,
     SIGNATURE,
     VALIDATION,
@@ -121,7 +120,7 @@ def _check_identity(index: bytes, named: str | None, expected: str | None, recor
 def _is_read(path: str) -> bool:
     """Whether the content of the file is checked, not only its hash."""
     if path.startswith("runs/"):
-        return path.rsplit("/", 1)[-1] in (PLAN, SAMPLES, RUN)
+        return path.rsplit("/", 1)[-1] in RAW_FILES
     return path in (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
