@@ -56,7 +56,7 @@ MODES = (
     ),
     Mode(
         "repeated-recompilation",
-        "every batch has a length of its own",
+        "every batch has a different length",
         "varying_shapes",
         Variant(),
         Variant(("--pad",)),
