@@ -11,7 +11,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.snapshot.keys import generate, load_private
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -43,8 +43,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sizes = ["-b", "small"] if target == "matmul" else []
         assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "2",
                      "--out", str(folder / out)]) == 0  # fmt: skip
-    wishes = Wishes(redact=(str(folder),), with_source=False)
-    done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), wishes)
+    options = PublishOptions(redact=(str(folder),), with_source=False)
+    done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), options)
     return Path(done.location)
 
 
@@ -129,12 +129,12 @@ def test_a_damaged_snapshot_is_refused_before_anything_runs(
 def test_what_a_snapshot_names_as_its_program_is_never_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # made_up_run's cases say program "made.up:matmul": the catalogue's matmul is another one.
+    # made_up_run's cases name the program "made.up:matmul"; the catalogue's matmul has another.
     run = made_up_run.make_run(tmp_path / "run")
     done = publish([run], LocalStore(tmp_path / "store"))
     assert main(["replicate", done.location, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "none of its cases can be measured here" in said and "is another one" in said
+    assert "none of its cases can be measured here" in said and "it is different in this" in said
     assert "program" in said and not (tmp_path / "out").exists()
 
 

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Ask again and again; the limit is for what never comes."""
+    """Poll `condition` until it is true; the limit catches what never happens."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if answer := condition():
@@ -43,7 +43,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) ->
 
 
 class Webhook:
-    """Where Alertmanager sends what it has to say."""
+    """The receiver of Alertmanager's messages."""
 
     def __init__(self) -> None:
         received: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ class Webhook:
         return f"http://127.0.0.1:{self.server.server_port}"
 
     def has(self, alertname: str, status: str, ports: Sequence[int] = ()) -> bool:
-        """Whether it was told so, of one of these ports where the alert is about a process."""
+        """Whether a message reported it; of alerts about processes, for one of these ports."""
         places = [None, *(f"127.0.0.1:{port}" for port in ports)]
         return any(
             alert["labels"]["alertname"] == alertname
@@ -79,7 +79,7 @@ class Webhook:
 
 
 class Monitoring:
-    """Prometheus with our rules, Alertmanager with our routes, and processes that are watched."""
+    """Prometheus with our rules, Alertmanager with our routes, and watched processes."""
 
     def __init__(
         self, folder: Path, prometheus: str, alertmanager: str, speed: int = SPEED
@@ -96,7 +96,7 @@ class Monitoring:
         self._start_prometheus()
 
     def watch(self, *ports: int, job: str = "firstlight") -> None:
-        """Scrape these ports of this machine from now on, and no others."""
+        """Scrape only these ports of this machine from now on."""
         ports = (*self.always_watched, *ports)
         addresses = [f"127.0.0.1:{port}" for port in ports]
         new = self.targets.with_suffix(".new")
@@ -104,7 +104,7 @@ class Monitoring:
         new.replace(self.targets)
 
     def start(self, name: str, command: Sequence[str], **environment: str) -> int:
-        """The process's number. It has a group of its own, which ends with it."""
+        """Start a process in its own process group; returns its pid."""
         with open(self.folder / f"{name}.log", "wb") as log:
             self._running[name] = subprocess.Popen(
                 command,
@@ -211,7 +211,7 @@ def answers_at(url: str) -> bool:
 
 
 def post(url: str, content: Any) -> int:
-    """The status of an answer."""
+    """The HTTP status of the response."""
     request = urllib.request.Request(url, json.dumps(content).encode(), method="POST")
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class Where(Enum):
-    """Where the lines of a block can be executed; the first line of the block says so."""
+    """Where a block can be executed; its first line says so."""
 
     HERE = ""
     CLUSTER = "# on a cluster"
@@ -25,7 +25,7 @@ class Where(Enum):
 class Block:
     """A fenced block of shell lines."""
 
-    section: str  # the last bold word before it: Look, Mend, Verify
+    section: str  # the last bold heading before it: Look, Fix, Verify
     where: Where
     lines: tuple[str, ...]  # without comments
 
@@ -45,7 +45,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Shell:
-    """Executes lines in a folder, with the placeholders of the runbooks filled in."""
+    """Executes lines in a folder, with placeholders filled in."""
 
     folder: Path
     placeholders: Mapping[str, str]
@@ -78,6 +78,6 @@ class Shell:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment: `firstlight` and `python` are those that run the tests."""
+        """The environment, in which `firstlight` and `python` are those that run the tests."""
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         return {**os.environ, **self.environment, "PATH": path, "COLUMNS": "200"}

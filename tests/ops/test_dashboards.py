@@ -1,4 +1,4 @@
-"""Dashboards name what exists; that they return data is shown by `make ops-test`."""
+"""Dashboards query metrics that exist; `make ops-test` shows that they return data."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.ops.building import documents
+from firstlight.ops.building import documents, yaml_text
 from firstlight.ops.dashboard_page import page, shown
 from firstlight.ops.dashboards import DASHBOARDS, ON_CALL, VARIABLES, resolved
-from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.ops.prometheus_api import Prometheus, TimeSeries
 from firstlight.ops.rules import Settings, groups
-from firstlight.ops.yaml_text import yaml_text
 from firstlight.telemetry.metrics import CATALOGUE, Kind
 
 QUERIES = [query for board in DASHBOARDS for panel in board.panels for _, query in panel.queries]
 
 
 def test_every_expression_parses(promtool: str, tmp_path: Path) -> None:
-    """promtool checks rules: every expression is made one."""
+    """promtool checks rules only, so every expression becomes a rule."""
     rules = [{"record": f"query:{i}", "expr": resolved(q)} for i, q in enumerate(QUERIES)]
     file = tmp_path / "queries.yml"
     file.write_text(yaml_text({"groups": [{"name": "queries", "rules": rules}]}))
@@ -44,7 +43,7 @@ def test_every_metric_is_in_the_catalogue_or_recorded_by_the_rules() -> None:
         assert named <= known, named - known
 
 
-def test_grafana_gets_panels_that_do_not_overlap_and_variables_that_exist() -> None:
+def test_grafana_panels_do_not_overlap_and_use_only_defined_variables() -> None:
     for name, text in documents(Settings()):
         if not name.startswith("grafana/"):
             continue
@@ -59,21 +58,21 @@ def test_grafana_gets_panels_that_do_not_overlap_and_variables_that_exist() -> N
 
 
 def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
-        return [Course({"model": "<demo>", "code": "200"}, ((start, 1.0), (end, 0.25)))]
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[TimeSeries]:
+        return [TimeSeries({"model": "<demo>", "code": "200"}, ((start, 1.0), (end, 0.25)))]
 
     monkeypatch.setattr(Prometheus, "range", answer)
     made = page(ON_CALL, Prometheus("http://nowhere"), 5)
     assert "200: 0.25" in made
-    assert "&lt;demo&gt;: rows that wait: 0.25" in made
+    assert "&lt;demo&gt;: rows waiting: 0.25" in made
 
 
-def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
+def test_series_that_were_always_zero_are_only_counted_when_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[TimeSeries]:
         return [
-            Course({"instance": f"node{n}", "model": ""}, ((start, float(n == 7)), (end, 0.0)))
+            TimeSeries({"instance": f"node{n}", "model": ""}, ((start, float(n == 7)), (end, 0.0)))
             for n in range(9)
         ]
 
@@ -82,7 +81,7 @@ def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
     deploys = made.partition("Deploys and readiness")[2].partition("</section>")[0]
     assert deploys.index("node7: deploy: 0") < deploys.index("node0: deploy: 0")
     # Of twice nine series two were not zero, and two more are named.
-    assert "<li>14 more: 0 all the time</li>" in deploys
+    assert "<li>14 more: always 0</li>" in deploys
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checklists that run, and what is written down in an incident."""
+"""Executable checklists, and the postmortem that an incident starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.ops import checks
-from firstlight.ops.checks import Finding, Given, Status
+from firstlight.ops.checks import Finding, Status, Targets
 from firstlight.ops.doctor import CHECKS, Check, Stage, examine, exit_code
 from firstlight.telemetry.metrics import RUNTIME_INFO
 
@@ -32,7 +32,7 @@ ANSWERS: dict[str, Any] = {
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A process whose metrics, and a Prometheus whose answers, are known."""
+    """A process with known metrics, which also answers as a Prometheus."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,27 +54,27 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_pin_that_does_not_hold_is_named_with_both_versions(tmp_path: Path) -> None:
+def test_a_violated_pin_is_reported_with_both_versions(tmp_path: Path) -> None:
     file = tmp_path / "constraints.txt"
     file.write_text(f"numpy=={version('numpy')}\nabsent-package==1.0\n# a comment\n")
-    assert checks.pinned_versions(Given(constraints=file)).status is Status.OK
+    assert checks.pinned_versions(Targets(constraints=file)).status is Status.OK
     file.write_text("numpy==0.1\n")
-    found = checks.pinned_versions(Given(constraints=file))
+    found = checks.pinned_versions(Targets(constraints=file))
     assert found.status is Status.FAILED
-    assert found.found == f"numpy is {version('numpy')}, pinned is 0.1"
+    assert found.found == f"numpy is {version('numpy')}, pinned to 0.1"
 
 
-def test_a_missing_accelerator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_accelerator_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "cuda")
     monkeypatch.setattr(checks, "_driver", lambda: None)
-    found = checks.device(Given())
+    found = checks.device(Targets())
     assert found.status is Status.FAILED
-    assert "JAX runs on cpu, expected is gpu; no NVIDIA driver answers" in found.found
+    assert "JAX runs on cpu, expected gpu; no NVIDIA driver answers" in found.found
     monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "cpu")
-    assert checks.device(Given()).status is Status.OK
+    assert checks.device(Targets()).status is Status.OK
 
 
-def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> str:
         if name != "jax-cuda13-plugin":
             raise PackageNotFoundError
@@ -87,41 +87,41 @@ def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_cache_that_others_can_write_to_fails_with_the_command_that_mends_it(
+def test_a_cache_that_others_can_write_to_fails_with_the_command_that_fixes_it(
     tmp_path: Path,
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(0o700)
-    given, stage = Given(cache=str(cache)), Stage.ANY
+    targets, stage = Targets(cache=str(cache)), Stage.ANY
     chosen = [Check("cache", checks.cache_permissions)]
-    assert examine(stage, given, chosen)[0].status is Status.OK
+    assert examine(stage, targets, chosen)["cache"].status is Status.OK
     os.chmod(cache, 0o777)
-    found = examine(stage, given, chosen)[0]
+    found = examine(stage, targets, chosen)["cache"]
     assert found.status is Status.FAILED
     assert f"chmod go-w {cache}" in found.found
 
 
-def test_a_known_gradient_and_a_scattered_sum_are_right_here() -> None:
-    assert checks.gradient(Given()).status is Status.OK
-    assert checks.determinism(Given()).status is Status.OK
-    assert checks.memory(Given()).status is Status.OK
+def test_gradient_determinism_and_memory_pass_on_this_machine() -> None:
+    assert checks.gradient(Targets()).status is Status.OK
+    assert checks.determinism(Targets()).status is Status.OK
+    assert checks.memory(Targets()).status is Status.OK
 
 
-def test_a_required_check_may_not_be_left_out() -> None:
+def test_a_required_check_that_was_not_run_has_failed() -> None:
     left_out = Check("x", lambda _: Finding(Status.NOT_CHECKED, ""), frozenset({Stage.PRODUCTION}))
-    assert exit_code(examine(Stage.ANY, Given(), [left_out])) == 0
-    assert exit_code(examine(Stage.PRODUCTION, Given(), [left_out])) == 1
+    assert exit_code(examine(Stage.ANY, Targets(), [left_out])) == 0
+    assert exit_code(examine(Stage.PRODUCTION, Targets(), [left_out])) == 1
 
 
 def test_a_check_that_raises_has_failed() -> None:
-    def broken(_: Given) -> Finding:
+    def broken(_: Targets) -> Finding:
         raise RuntimeError("no device")
 
-    found = examine(Stage.ANY, Given(), [Check("x", broken)])[0]
+    found = examine(Stage.ANY, Targets(), [Check("x", broken)])["x"]
     assert (found.status, found.found) == (Status.FAILED, "RuntimeError: no device")
 
 
-def test_doctor_names_what_fires_and_its_runbook(
+def test_doctor_names_the_firing_alerts_and_their_runbooks(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--prometheus", url, "--metrics", f"{url}/metrics", "--alertmanager", url]
@@ -137,7 +137,7 @@ def test_doctor_names_what_fires_and_its_runbook(
     assert [found[name]["status"] for name in reachable] == ["ok"] * 3
 
 
-def test_an_incident_is_written_down_with_all_that_is_known(
+def test_a_postmortem_starts_with_alerts_cache_hits_and_versions(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--prometheus", url, "--cache", str(tmp_path / "none")]

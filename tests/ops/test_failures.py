@@ -1,4 +1,4 @@
-"""`make ops-test`: failures on purpose, seen by a real Prometheus, named, mended, resolved."""
+"""`make ops-test`: deliberate failures, detected by a real Prometheus, named, fixed, resolved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def monitoring(
 
 @dataclass(frozen=True)
 class Server:
-    """A model server that is scraped, and has some load, all the time."""
+    """A model server that is scraped and under light load throughout."""
 
     port: int
     pid: int
@@ -69,7 +69,7 @@ def server(monitoring: Monitoring) -> Server:
 
 @dataclass(frozen=True)
 class Runbook:
-    """A runbook whose lines are executed."""
+    """A runbook, to be executed."""
 
     name: str
     shell: Shell
@@ -79,7 +79,7 @@ class Runbook:
         return [b for b in found if b.section == section and b.where is Where.HERE]
 
     def look(self) -> str:
-        """What its lines under *Look* print. What they find may be bad; wrong they may not be."""
+        """The output of its lines under *Look*, which may find a failure but must not crash."""
         printed = []
         for block in self.blocks("Look"):
             for line in block.lines:
@@ -89,10 +89,10 @@ class Runbook:
         assert printed
         return "\n".join(printed)
 
-    def mend(self, monitoring: Monitoring, is_over: Callable[[], bool]) -> None:
-        """Execute *Mend*, whose last line may go on until the failure is over, then *Verify*."""
-        (block,) = self.blocks("Mend")
-        name = f"{self.name}-mend"
+    def fix(self, monitoring: Monitoring, is_over: Callable[[], bool]) -> None:
+        """Execute *Fix*, whose last line may keep running until the failure is over; *Verify*."""
+        (block,) = self.blocks("Fix")
+        name = f"{self.name}-fix"
         monitoring.start(name, self.shell.script(block), **self.shell.variables)
 
         def resolves() -> bool:
@@ -117,7 +117,7 @@ def placeholders(monitoring: Monitoring, server: Server) -> dict[str, str]:
     }
 
 
-def test_a_server_that_burns_its_budget_pages_and_is_mended_by_the_runbook(
+def test_a_server_that_burns_its_budget_pages_and_is_fixed_by_the_runbook(
     monitoring: Monitoring, server: Server
 ) -> None:
     page = "FirstlightAvailabilityBurning"
@@ -143,12 +143,12 @@ def test_a_server_that_burns_its_budget_pages_and_is_mended_by_the_runbook(
     def recovers() -> bool:
         return server.post(BAD) == 200 and monitoring.webhook.has(page, "resolved")
 
-    Runbook("availability", shell).mend(monitoring, recovers)
-    for other in ("overload", "warm-latency"):  # whose mending needs a cluster
+    Runbook("availability", shell).fix(monitoring, recovers)
+    for other in ("overload", "warm-latency"):  # fixing these needs a cluster
         assert "answers 2xx" in Runbook(other, shell).look()
 
 
-def test_the_lines_of_the_playbook_leave_a_server_running(
+def test_the_commands_of_the_playbook_leave_a_server_running(
     monitoring: Monitoring, server: Server, tmp_path: Path
 ) -> None:
     filled = placeholders(monitoring, server) | {"DIR": str(tmp_path / "cache")}
@@ -173,7 +173,7 @@ def test_a_program_stops_at_its_first_nan_as_the_runbook_says(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_failure_fires_is_named_is_mended_by_its_runbook_and_resolves(
+def test_a_failure_fires_its_alert_is_named_and_is_fixed_by_its_runbook(
     mode: Mode, monitoring: Monitoring, server: Server, tmp_path: Path
 ) -> None:
     first = free_port()
@@ -195,8 +195,8 @@ def test_a_failure_fires_is_named_is_mended_by_its_runbook_and_resolves(
         "ADDRESS": address,
         "PROGRAM": words(mode.broken),
         "SHORT": words(mode.broken, *mode.short),
-        "MENDED": words(mode.mended),
-        "MENDED_SHORT": words(mode.mended, *mode.short),
+        "FIXED": words(mode.mended),
+        "FIXED_SHORT": words(mode.mended, *mode.short),
         "DIR": mode.broken.cache.replace(FOLDER, str(tmp_path)),
         "KEPT": mode.mended.cache.replace(FOLDER, str(tmp_path)),
         "FUNCTION": "predict",
@@ -212,12 +212,12 @@ def test_a_failure_fires_is_named_is_mended_by_its_runbook_and_resolves(
     if "kill -USR2 PID" in runbooks.texts()[mode.name]:
         profiles = monitoring.folder / "firstlight-profiles"
         until(lambda: list(profiles.rglob("perfetto_trace.json.gz")), "a profile")
-    runbook.mend(monitoring, lambda: monitoring.webhook.has(mode.alert, "resolved", ports))
+    runbook.fix(monitoring, lambda: monitoring.webhook.has(mode.alert, "resolved", ports))
     monitoring.stop(mode.name)
 
 
 def findings_of(folder: Path) -> set[str]:
-    """Kinds of what the last trace in a folder has found."""
+    """The kinds of findings of the last trace in a folder."""
     (log,) = {report.parent for report in folder.rglob("report.html")}
     report = folder / "trace.json"
     assert main(["trace", "report", str(log), "--json", str(report)]) == 0
@@ -225,16 +225,16 @@ def findings_of(folder: Path) -> set[str]:
 
 
 def test_every_panel_had_data(monitoring: Monitoring) -> None:
-    """Over all that ran above: a server, and programs that are watched."""
+    """From everything that ran above: a server, and watched programs."""
     end = time.time()
     empty = [
         (board.name, panel.title)
         for board in DASHBOARDS
         for panel in board.panels
         if not any(
-            course.points
+            series.points
             for _, query in panel.queries
-            for course in monitoring.prometheus.range(resolved(query), end - 1800, end, 5)
+            for series in monitoring.prometheus.range(resolved(query), end - 1800, end, 5)
         )
     ]
     assert not empty

@@ -1,4 +1,4 @@
-"""`make ops-test`: docs/operate.md, walked letter by letter, and a healthy server."""
+"""`make ops-test`: docs/operate.md, executed to the letter, and a healthy server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW = {"x": [[1, 2, 3, 4]]}
 
 
 class Session:
-    """One shell, which keeps its variables and its jobs."""
+    """One shell that keeps its variables and jobs."""
 
     def __init__(self, folder: Path) -> None:
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
@@ -47,7 +47,7 @@ class Session:
         )
 
     def run(self, lines: str) -> str:
-        """What they print."""
+        """Run lines and return their output."""
         assert self._shell.stdin is not None and self._shell.stdout is not None
         self._shell.stdin.write(f"{lines}\necho; echo {MARK}\n")
         self._shell.stdin.flush()
@@ -65,7 +65,7 @@ class Session:
 
 
 def shows(printed: str, promised: str) -> bool:
-    """Whether the promised lines are there; an ellipsis stands for anything."""
+    """Whether the promised lines were printed; an ellipsis matches anything."""
     pattern = ".*".join(re.escape(part.strip(" ")) for part in promised.strip().split("…"))
     return re.search(pattern, printed, re.S) is not None
 
@@ -91,10 +91,10 @@ def test_the_guide_leads_from_a_server_to_an_alert_and_back(
         session.close()
 
 
-def test_a_healthy_server_fires_nothing_also_over_a_deploy(
+def test_a_healthy_server_fires_no_alert_even_during_a_deploy(
     tmp_path: Path, prometheus: str, alertmanager: str
 ) -> None:
-    """By the rules as they are, and by those of which an hour is a minute."""
+    """With the real rules, and with those in which an hour lasts a minute."""
     seconds = 60 * float(os.environ.get("FIRSTLIGHT_OPS_MINUTES", "1"))
     folders = [tmp_path / name for name in ("rules", "fast-rules")]
     for folder in folders:

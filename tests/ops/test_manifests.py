@@ -1,4 +1,4 @@
-"""Manifests, validated against the schemas of Kubernetes, and least privilege."""
+"""Manifests fit the schemas of Kubernetes and grant least privilege."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firstlight.cli import build_parser, main
 from firstlight.ops import deployment, manifests
 from firstlight.telemetry.metrics import CATALOGUE
 
-#: The oldest that is meant, and the newest whose schemas there are.
+#: The oldest supported version, and the newest with schemas.
 KUBERNETES = ("1.31", "1.37")
 OWN_SCHEMAS = {
     name: text
@@ -37,7 +37,7 @@ def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             yield from ((pod, container) for container in pod["containers"])
 
 
-def test_containers_have_no_privileges_and_a_gpu() -> None:
+def test_containers_are_unprivileged_and_have_a_gpu() -> None:
     found = list(containers())
     assert len(found) == 3  # server, canary, warm-up
     for pod, container in found:
@@ -51,12 +51,12 @@ def test_containers_have_no_privileges_and_a_gpu() -> None:
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_the_autoscaler_asks_for_a_metric_of_the_catalogue() -> None:
+def test_the_autoscaler_uses_a_metric_of_the_catalogue() -> None:
     metric = manifests.AUTOSCALER["spec"]["metrics"][0]["pods"]["metric"]["name"]
     assert metric in {known.name for known in CATALOGUE}
 
 
-def test_the_service_finds_the_canary_and_the_deployment_does_not() -> None:
+def test_the_service_selects_the_canary_and_the_deployment_does_not() -> None:
     stable, canary = (
         manifest["spec"]["template"]["metadata"]["labels"]
         for manifest in (manifests.DEPLOYMENT, manifests.canary())
@@ -67,7 +67,7 @@ def test_the_service_finds_the_canary_and_the_deployment_does_not() -> None:
     assert selected == stable != canary
 
 
-def test_everything_that_a_kustomization_names_was_written(tmp_path: Path) -> None:
+def test_kustomizations_list_exactly_the_files_beside_them(tmp_path: Path) -> None:
     assert main(["ops", "build", "--out", str(tmp_path)]) == 0
     found = list((tmp_path / "kubernetes").rglob("kustomization.yaml"))
     assert len(found) == 3

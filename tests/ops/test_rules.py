@@ -1,4 +1,4 @@
-"""Alert rules, judged by the real promtool."""
+"""Alert rules, evaluated by the real promtool."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import yaml
 
 from firstlight.cli import main
 from firstlight.ops.alerts import ALERTS
+from firstlight.ops.building import yaml_text
 from firstlight.ops.rules import Settings, groups
-from firstlight.ops.yaml_text import yaml_text
 from firstlight.telemetry import metrics
 from firstlight.telemetry.metrics import CATALOGUE, Kind
 from firstlight.telemetry.prometheus import Exporter
@@ -35,7 +35,7 @@ def built(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_alert_fires_when_it_should_and_only_then(promtool: str, built: Path) -> None:
-    """The cases lie beside the rules; one of them is an hour of a healthy server with a deploy."""
+    """The cases are built with the rules; one is an hour of a healthy server with a deploy."""
     done = subprocess.run(
         [promtool, "test", "rules", "rules_test.yml"],
         cwd=built,
@@ -66,7 +66,7 @@ def test_promtool_accepts_configuration_and_rules_at_any_speed(
         subprocess.run([promtool, "check", "config", out / "prometheus/prometheus.yml"], check=True)
 
 
-def test_what_dcgm_says_is_recorded_under_our_name(promtool: str, built: Path) -> None:
+def test_dcgm_metrics_are_recorded_under_our_names(promtool: str, built: Path) -> None:
     ours = "firstlight_gpu_utilization_ratio"
     said = {"series": 'DCGM_FI_DEV_GPU_UTIL{gpu="1",device="nvidia1"}', "values": "75x4"}
     expected = {"labels": ours + '{gpu="1",device="gpu:1"}', "value": 0.75}
@@ -77,7 +77,7 @@ def test_what_dcgm_says_is_recorded_under_our_name(promtool: str, built: Path) -
     subprocess.run([promtool, "test", "rules", "dcgm_test.yml"], cwd=built, check=True)
 
 
-def test_rules_name_only_metrics_of_the_catalogue_and_what_they_record() -> None:
+def test_rules_use_only_metrics_of_the_catalogue_and_recorded_series() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():
         named = set(re.findall(r"[a-z:]*firstlight_[a-z_:0-9]+", rule["expr"]))
@@ -103,7 +103,7 @@ def test_every_alert_has_a_runbook() -> None:
     assert len({alert.name for alert in ALERTS}) == len(ALERTS)
 
 
-def test_yaml_says_what_was_meant() -> None:
+def test_yaml_reads_back_as_the_same_values() -> None:
     values = {
         "on": True,
         "a": "no",
@@ -113,7 +113,7 @@ def test_yaml_says_what_was_meant() -> None:
     assert yaml.safe_load(yaml_text(values, "a comment")) == values
 
 
-def test_rules_write_the_bounds_of_buckets_as_processes_do() -> None:
+def test_rules_spell_bucket_bounds_as_processes_export_them() -> None:
     values = Values()
     values.histogram(metrics.REQUEST_DURATION, "demo", "warm").observe(0.05)
     values.histogram(metrics.COMPILE_DURATION, "compile").observe(0.05)

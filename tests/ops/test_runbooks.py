@@ -1,4 +1,4 @@
-"""Runbooks: one for each alert and each failure, whose commands exist."""
+"""Every alert and every failure has a runbook whose commands exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = [rule for group in groups(Settings())["groups"] for rule in group["rules
 
 
 BLOCKS = [(name, block) for name, text in TEXTS.items() for block in blocks(text)]
-#: Tools whose lines need what is not here, and which of their words may follow.
+#: Tools that need a cluster or a GPU, with the subcommands that runbooks may use.
 CLUSTER_TOOLS = {"kubectl": {"cordon", "get", "logs", "rollout", "scale"}, "nvidia-smi": set()}
 
 
@@ -46,7 +46,7 @@ def test_the_commands_of_runbooks_are_commands_of_this_project(
     assert not unknown
 
 
-def test_what_runbooks_leave_to_fill_in_is_explained_once() -> None:
+def test_every_placeholder_of_the_runbooks_is_explained_in_the_playbook() -> None:
     explained = set(re.findall(r"`([A-Z_]+)`", TEXTS["playbook"].partition("What no runbook")[0]))
     named = {
         word
@@ -54,11 +54,11 @@ def test_what_runbooks_leave_to_fill_in_is_explained_once() -> None:
         for line in block.lines
         for word in re.findall(r"(?<![\w$-])[A-Z][A-Z_]+\b(?!=)", line)
     }
-    variables = {"XLA_FLAGS"}  # looked for in the environment
+    variables = {"XLA_FLAGS"}  # an environment variable, not a placeholder
     assert named - variables == explained
 
 
-def test_lines_that_need_a_cluster_or_a_gpu_are_marked_and_name_what_is_deployed() -> None:
+def test_commands_for_a_cluster_or_gpu_are_marked_and_name_deployed_resources() -> None:
     deployed = {
         f"{manifest['kind'].lower()}/{manifest['metadata']['name']}"
         for manifest in manifests.documents().values()
@@ -73,7 +73,7 @@ def test_lines_that_need_a_cluster_or_a_gpu_are_marked_and_name_what_is_deployed
                 assert {word for word in words if "/" in word} <= deployed, line
 
 
-def test_the_shell_understands_every_block() -> None:
+def test_every_block_is_valid_shell() -> None:
     for name, block in BLOCKS:
         done = subprocess.run(["bash", "-n", "-c", "\n".join(block.lines)], check=False)
         assert done.returncode == 0, (name, block)

@@ -14,7 +14,7 @@ from firstlight.snapshot.keys import generate, load_private
 
 @pytest.fixture(autouse=True)
 def settings_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads the trusted keys of who runs it."""
+    """Tests never read the trusted keys of the user who runs them."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 

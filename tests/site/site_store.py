@@ -1,4 +1,4 @@
-"""Snapshots that were never measured, for the site: a step, two machines, a stranger."""
+"""Made-up snapshots for the site: a step, two machines, a hostile one, a damaged one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from firstlight.records import Case, Sample
 from firstlight.site.site_building import Built
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
 import made_up_run
 
-#: As a title, as a case and as a version: if any of it is ever markup, a browser will say so.
+#: Used as a title, case and version: a test in a browser finds it if it is ever markup.
 HOSTILE = (
     "</script><script>document.title='owned'</script><img src=x onerror=\"top.owned=1\">'&amp;"
 )
@@ -89,8 +89,8 @@ def fill(store: Path, scratch: Path, key: PrivateKey) -> Mapping[str, str]:
     ids: dict[str, str] = {}
 
     def put(name: str, runs: list[Path], signed: bool = False, title: str = "") -> None:
-        wishes = Wishes(title=title or name)
-        ids[name] = publish(runs, place, wishes, key if signed else None).id
+        options = PublishOptions(title=title or name)
+        ids[name] = publish(runs, place, options, key if signed else None).id
 
     for i in range(12):
         version = "0.10.2" if i < SLOW_FROM else "0.11.0"

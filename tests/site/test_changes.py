@@ -1,4 +1,4 @@
-"""The first page and its feed: what changed, by how much, between which commits."""
+"""The first page and the feed: what changed, by how much, between which commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from firstlight.site.site_building import Options, SiteOptionError, build
 from firstlight.site.trend_chart import draw
 from firstlight.site.trend_pages import mark_of
 from firstlight.site.trends import Curve, Point, Series, marked_steps
-from firstlight.snapshot.publishing import Wishes, publish
+from firstlight.snapshot.publishing import PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 
 DAY = 86400.0
@@ -31,7 +31,7 @@ ATOM = {"a": "http://www.w3.org/2005/Atom"}
 
 
 def points(levels: Sequence[float], start: float = 0.0, gap: float = DAY) -> list[Point]:
-    """Five runs of each level, one every `gap` seconds, each of a commit of its own."""
+    """Five runs of each level, one every `gap` seconds, each of another commit."""
     values = [level * noise for level in levels for noise in FIVE]
     return [
         Point(f"{i:064x}", start + i * gap, v, v, v, 6, {"commit": f"{i + 10 * 16**11:012x}"})
@@ -48,7 +48,7 @@ def steps_of(**cases: Series) -> list[Change]:
     return newest_first([c for case, own in cases.items() for c in changes(case, [own])])
 
 
-def test_steps_are_listed_newest_first_and_of_one_run_the_largest_first() -> None:
+def test_steps_are_listed_newest_first_and_largest_first_within_a_run() -> None:
     found = steps_of(
         old=series(points([1, 2], start=-100 * DAY)),
         small=series(points([1, 1.2])),
@@ -56,7 +56,7 @@ def test_steps_are_listed_newest_first_and_of_one_run_the_largest_first() -> Non
     )
     assert [c.case for c in found] == ["large", "small", "old"]
     assert [round(c.step.effect.ratio, 2) for c in found] == [0.5, 1.2, 2.0]
-    # The run after which a level has five is the one that made a step of it.
+    # A step is known from the fifth run of its level on.
     assert [c.seen - c.after.moment for c in found] == [4 * DAY] * 3
 
 
@@ -68,7 +68,7 @@ def test_a_summary_counts_every_case_once_with_the_mean_of_its_net_changes() -> 
         series(points([1, 0.5])),
         series(points([1, 1])),
         series(points([1])),
-        series(points([1, 9], start=-400 * DAY)),  # nobody measured it of late
+        series(points([1, 9], start=-400 * DAY)),  # not measured recently
     ]
     (found,) = summaries([curve for own in owned for curve in own.curves])
     assert found.slower.ratios == pytest.approx((1.2, 3.0), rel=0.02)
@@ -77,7 +77,7 @@ def test_a_summary_counts_every_case_once_with_the_mean_of_its_net_changes() -> 
     assert (found.unchanged, found.too_short) == (1, 1)
 
 
-def test_runs_that_are_too_few_for_a_step_are_told_apart_from_steps() -> None:
+def test_too_few_deviating_runs_are_a_departure_not_a_step() -> None:
     quiet = points([1, 1])
     far = [Point(f"{i:064x}", (20 + i) * DAY, 1.3 + i / 100, 1, 2, 6, {}) for i in range(2)]
     (found,) = departures("case", [series([*quiet, *far])])
@@ -96,7 +96,7 @@ def test_the_commits_of_a_step_are_those_of_the_runs_around_it() -> None:
     assert "href" not in between(found, None) and "a00000000…a00000000" in between(found, None)
 
 
-def test_a_commit_that_is_none_is_text_and_no_part_of_an_address() -> None:
+def test_an_invalid_commit_is_text_and_never_part_of_a_url() -> None:
     own = points([1, 2])
     bad = [
         Point(p.snapshot, p.moment, p.median, p.low, p.high, 6, {"commit": f'"><script>{i}'})
@@ -107,12 +107,12 @@ def test_a_commit_that_is_none_is_text_and_no_part_of_an_address() -> None:
     assert "<script" not in text and "href" not in text
 
 
-def test_a_site_without_steps_says_what_a_step_takes() -> None:
+def test_a_site_without_steps_explains_how_many_runs_a_step_needs() -> None:
     text = changes_page("site", [], [], [], [], None, ()).decode()
     assert "a trend needs ten" in text
 
 
-def test_the_feed_is_atom_with_an_identifier_that_stays() -> None:
+def test_the_feed_is_atom_with_stable_identifiers() -> None:
     """RFC 4287: id, title and updated, of the feed and of every entry; an author; a self link."""
     first = series(points([1, 2]))
     found = steps_of(hostile=series(points([1, 0.5], gap=60)), case=first)
@@ -131,7 +131,7 @@ def test_the_feed_is_atom_with_an_identifier_that_stays() -> None:
         assert moment.tzinfo is not None
     ids = [entry.findtext("a:id", namespaces=ATOM) for entry in entries]
     assert len(set(ids)) == 2 and all(str(i).startswith("urn:uuid:") for i in ids)
-    # A step that was there is the same entry when others have come.
+    # A step keeps its id when others are added.
     alone = ElementTree.fromstring(feed("Our site", steps_of(case=first), 0.0, None))
     assert alone.findtext("a:entry/a:id", namespaces=ATOM) in ids
     title = entries[0].findtext("a:title", namespaces=ATOM)
@@ -139,7 +139,7 @@ def test_the_feed_is_atom_with_an_identifier_that_stays() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_page_of_a_site_has_its_steps_and_its_feed_too(world: World) -> None:
+def test_the_first_page_and_the_feed_have_the_steps(world: World) -> None:
     page = (world.site / "index.html").read_text()
     assert "jax 0.10.2 → 0.11.0" in page
     assert SnapshotPair(world.ids["nightly 5"], world.ids["nightly 6"]).path in page
@@ -149,14 +149,14 @@ def test_the_first_page_of_a_site_has_its_steps_and_its_feed_too(world: World) -
 
 
 @pytest.mark.parametrize("option", ["url", "repository"])
-def test_addresses_of_the_site_lead_to_the_web(tmp_path: Path, option: str) -> None:
+def test_addresses_must_be_http_urls(tmp_path: Path, option: str) -> None:
     store = LocalStore(tmp_path / "store")
-    publish([make_run(tmp_path / "run", 0)], store, Wishes(title="one"), None)
+    publish([make_run(tmp_path / "run", 0)], store, PublishOptions(title="one"), None)
     with pytest.raises(SiteOptionError, match=f"--{option}"):
         build(str(tmp_path / "store"), tmp_path / "out", Options(**{option: "javascript:x"}))
 
 
-def test_twelve_runs_in_five_minutes_lie_apart_by_run_and_are_named_by_commit() -> None:
+def test_runs_minutes_apart_are_separate_and_labelled_by_commit_in_the_chart_by_run() -> None:
     (curve,) = series(points([1, 1, 1], gap=25.0)).curves
     by_run, by_time = draw(curve, mark_of("a/numpy/none"), "label", "../").split(
         '<div class="by-time">'
@@ -168,7 +168,7 @@ def test_twelve_runs_in_five_minutes_lie_apart_by_run_and_are_named_by_commit() 
     assert len(re.findall(r'<circle cx="([\d.]+)"', by_time)) == 15
 
 
-def test_a_chart_with_links_is_no_image_and_its_links_are_left_to_the_table() -> None:
+def test_a_chart_is_no_image_and_its_links_are_out_of_the_tab_order() -> None:
     (curve,) = series(points([1, 2])).curves
     text = draw(curve, mark_of("a/numpy/none"), "label", "../")
     assert "<a " in text and 'role="img"' not in text

@@ -1,4 +1,4 @@
-"""Comparisons on the site: which pairs are offered, and that they are those of the command line."""
+"""Comparisons on the site: which pairs have a page, and that they equal the command line's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.cli.compare import load
 from firstlight.compare.runs import compare_runs
 from firstlight.compare.verdicts import change
 from firstlight.site import comparisons, site_building
-from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
+from firstlight.site.comparisons import Comparer, SnapshotPair, pairs_of
 from firstlight.site.site_building import build
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
@@ -43,17 +43,17 @@ def cells(page: str, case: str) -> list[list[str]]:
         ("seven base", "four head", "run", {"regression", "same", "inconclusive"}),
     ],
 )
-def test_a_comparison_of_the_site_is_that_of_the_command_line(
+def test_a_comparison_equals_that_of_the_command_line(
     world: World, base: str, head: str, unit: str, verdicts: set[str]
 ) -> None:
-    """Its samples are reduced to a call and a batch each; the command has all of them."""
+    """The site reduces every sample to one call and one batch; the command uses all of them."""
     expected = compare_runs(*(load(str(world.store / world.ids[side])) for side in (base, head)))
 
     def runs(snapshot_id: str) -> Any:
         snapshot = open_snapshot(world.store / snapshot_id)
         return [(run, snapshot.samples(number)) for number, run in enumerate(snapshot.runs)]
 
-    found = Comparing(runs).report(pair(world, base, head))
+    found = Comparer(runs).report(pair(world, base, head))
     assert found is not None and found.unit == unit
     assert found.comparisons == expected.comparisons and found.counts == expected.counts
     assert {c.verdict for c in found.comparisons} <= verdicts
@@ -69,7 +69,7 @@ def test_a_comparison_of_the_site_is_that_of_the_command_line(
         ]
 
 
-def test_only_what_is_comparable_is_offered_and_the_list_leads_to_every_page(world: World) -> None:
+def test_only_comparable_pairs_have_pages_and_all_are_listed(world: World) -> None:
     pages = {str(path.relative_to(world.site)) for path in world.site.glob("compare/*.html")}
     nightly = {f"nightly {i}" for i in range(12)}
     alike = [*sorted(nightly, key=lambda name: int(name[8:])), "seven base", "four head"]
@@ -92,7 +92,7 @@ def facts(number: int, series: str) -> dict[str, Any]:
     }
 
 
-def test_the_number_of_comparisons_is_bounded_and_the_one_just_before_is_always_there() -> None:
+def test_the_number_of_comparisons_is_bounded_and_includes_direct_predecessors() -> None:
     some = [facts(i, "even" if i % 2 == 0 else "odd") for i in range(3000)]
     found = pairs_of(some)
     assert len(found) <= 2 * comparisons.MAX_PAIRS
@@ -101,17 +101,17 @@ def test_the_number_of_comparisons_is_bounded_and_the_one_just_before_is_always_
     assert len(few) == 2 * (20 * 19 // 2) and few[0].head == some[39]["id"]
 
 
-def test_a_further_snapshot_is_compared_and_the_others_are_not_compared_again(
+def test_a_new_snapshot_is_compared_without_repeating_old_comparisons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, compared = LocalStore(tmp_path / "store"), []
 
-    class Watched(Comparing):
+    class Watched(Comparer):
         def report(self, pair: SnapshotPair) -> Any:
             compared.append(pair.head)
             return super().report(pair)
 
-    monkeypatch.setattr(site_building, "Comparing", Watched)
+    monkeypatch.setattr(site_building, "Comparer", Watched)
     ids = []
     for number in range(3):
         ids.append(publish([make_run(tmp_path / f"run{number}", number)], store).id)

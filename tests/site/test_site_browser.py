@@ -1,7 +1,7 @@
 """The site in a real browser, from a plain file server and under a sub-path.
 
-One page beside the site holds it in a frame, presses and types as a reader would, and notes what it
-sees; what the console says comes from the browser's log.
+A page beside the site shows it in a frame, clicks and types as a reader would, and records what it
+sees; console messages come from the browser's log.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ const type = (box, text) => {
   box.dispatchEvent(new Event("input"));
 };
 const titles = (page) => [...page.querySelectorAll("#snapshots tbody a")].map((a) => a.textContent);
+// Act, and wait until the script has replaced the rows of the list.
+const redrawn = async (page, act) => {
+  const row = page.querySelector("#snapshots tbody tr");
+  act();
+  await until(() => !row.isConnected);
+};
 try {
 STEPS
 } catch (error) {
@@ -59,7 +65,7 @@ document.body.dataset.seen = JSON.stringify(seen);
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """What `python -m http.server` does, without its log."""
+    """`python -m http.server` without its log."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -76,14 +82,12 @@ def address(world: World) -> Iterator[str]:
         thread.join()
 
 
-def visit(
-    chromium: str, world: World, address: str, profile: Path, steps: str, width: int = 1280
-) -> dict[str, Any]:
-    """What the steps noted, and under `console` every message of the browser's console."""
-    name = f"harness-{width}-{abs(hash(steps))}.html"
+def visit(chromium: str, world: World, address: str, profile: Path, steps: str) -> dict[str, Any]:
+    """What the steps recorded, and under `console` every message of the browser's console."""
+    name = f"harness-{abs(hash(steps))}.html"
     (world.served / name).write_text(
         '<!DOCTYPE html><link rel="icon" href="data:,"><body>'
-        f'<iframe id="frame" style="border:0;width:{width}px;height:900px"></iframe>'
+        '<iframe id="frame" style="border:0;width:1280px;height:900px"></iframe>'
         f'<script type="module">{SCRIPT.replace("STEPS", steps)}</script>'
     )
     arguments = (*LOGGING, "--window-size=1400,1000", "--dump-dom", f"{address}/{name}")
@@ -100,9 +104,7 @@ await until(() => !page.getElementById("search").hidden);
 seen.first = titles(page);
 const markup = () => [...page.querySelectorAll("#snapshots tbody tr")].map((r) => r.outerHTML);
 seen.markup = markup();
-type(page.getElementById("search"), " ");
-await until(() => page.getElementById("more"));
-await new Promise((resolve) => setTimeout(resolve, 300));
+await redrawn(page, () => type(page.getElementById("search"), " "));
 seen.scripted = markup();
 page.getElementById("more").click();
 await until(() => titles(page).length > 5);
@@ -114,12 +116,9 @@ seen.searched = titles(page);
 type(page.getElementById("search"), "");
 await until(() => page.getElementById("found").hidden);
 const head = (key) => page.querySelector(`th[data-key="${key}"]`);
-head("title").querySelector("button").click();
-await until(() => head("title").getAttribute("aria-sort") === "ascending");
-await new Promise((resolve) => setTimeout(resolve, 100));
+await redrawn(page, () => head("title").querySelector("button").click());
 seen.ascending = titles(page);
-head("title").querySelector("button").click();
-await new Promise((resolve) => setTimeout(resolve, 100));
+await redrawn(page, () => head("title").querySelector("button").click());
 seen.descending = titles(page);
 seen.sort = head("title").getAttribute("aria-sort");
 
@@ -139,7 +138,7 @@ seen.owned.push(String(window.owned), page.title);
 """
 
 
-def test_a_reader_searches_sorts_and_sees_more_without_an_error(
+def test_searching_sorting_and_showing_more_work_without_console_messages(
     chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     from made_up_run import make_case
@@ -152,13 +151,13 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
     assert seen["scripted"] == seen["markup"]  # Python and JavaScript make the same rows
     assert seen["more"] == 10
     assert seen["found"] == "6 of 16"
-    assert seen["searched"] == [f"nightly {i}" for i in range(11, 6, -1)]  # five a page
+    assert seen["searched"] == [f"nightly {i}" for i in range(11, 6, -1)]  # five per page
     names = sorted([*(n for n in world.ids if n not in ("hostile", "damaged")), HOSTILE])
     assert seen["ascending"] == names[: len(seen["ascending"])]
     assert seen["descending"] == names[::-1][: len(seen["descending"])]
     assert seen["sort"] == "descending"
     assert seen["cases"] == [make_case(backend="jax-jit").id]
-    # What a stranger wrote is text, wherever it stands.
+    # A stranger's text is never markup.
     assert seen["heading"] == HOSTILE and seen["trend"] == f"{HOSTILE}[small]/numpy/none"
     assert seen["images"] == 0
     assert [word for word in seen["owned"] if word in ("owned", "1")] == []
@@ -166,37 +165,39 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
 
 LAYOUT = """
 for (const name of ["widths", "covered", "cut", "empty", "touching"]) seen[name] = {};
-for (const path of PATHS) {
+const look = async (path, width) => {
+  frame.style.width = `${width}px`;
   const page = await open(path);
-  await new Promise((resolve) => setTimeout(resolve, 300));
+  await page.fonts.ready;
   for (const details of page.querySelectorAll("details")) details.open = true;
-  const width = frame.contentWindow.innerWidth;
+  const place = `${path} at ${frame.contentWindow.innerWidth}`;
   const wider = [...page.querySelectorAll("body *")].filter((element) =>
     !element.closest(".scroll, .links, pre, .themes, .defs, .skip") &&
     element.getBoundingClientRect().right > width + 1);
   const box = (selector) => page.querySelector(selector).getBoundingClientRect();
   const themes = box(".themes");
-  // Where names of any length go: a phone has no room for anything beside them.
-  seen.covered[path] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
+  // Names of any length: a phone has no room for anything beside them.
+  seen.covered[place] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
     themes.left < name.right && themes.right > name.left &&
     themes.top < name.bottom && themes.bottom > name.top);
-  // On a phone a row is a card: every cell of it is in sight.
-  seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
+  // On a phone a row is a card: all of its cells are visible.
+  seen.cut[place] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
     .filter((cell) => cell.getBoundingClientRect().right > width).length;
-  seen.empty[path] = [...page.querySelectorAll("th")].filter((th) => !th.textContent.trim()).length;
-  seen.touching[path] = [...page.querySelectorAll("svg")].flatMap((svg) => {
+  const heads = [...page.querySelectorAll("th")];
+  seen.empty[place] = heads.filter((th) => !th.textContent.trim()).length;
+  seen.touching[place] = [...page.querySelectorAll("svg")].flatMap((svg) => {
     const steps = [...svg.querySelectorAll(".stepname")].map((e) => e.getBoundingClientRect());
     return steps.slice(1).filter((box, i) => box.width && box.left < steps[i].right + 2);
   }).length;
-  seen.widths[path] = [page.documentElement.scrollWidth <= width,
+  seen.widths[place] = [page.documentElement.scrollWidth <= width,
     wider.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
-}
+};
+for (const width of WIDTHS) for (const path of PATHS) await look(path, width);
 """
 
 
-@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
-def test_no_page_is_wider_than_its_window(
-    chromium: str, world: World, address: str, tmp_path: Path, width: int
+def test_pages_fit_a_desktop_and_a_phone_without_overlaps(
+    chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     from made_up_run import make_case
 
@@ -210,16 +211,18 @@ def test_no_page_is_wider_than_its_window(
         "compare.html",
         SnapshotPair(world.ids["nightly 0"], world.ids["nightly 11"]).path,
     ]
-    steps = LAYOUT.replace("PATHS", json.dumps(paths))
-    seen = visit(chromium, world, address, tmp_path, steps, width)
+    widths = [1280, 390]
+    steps = LAYOUT.replace("PATHS", json.dumps(paths)).replace("WIDTHS", json.dumps(widths))
+    seen = visit(chromium, world, address, tmp_path, steps)
     assert seen["console"] == []
-    assert seen["widths"] == {path: [True, []] for path in paths}
-    assert not any(seen["covered"].values()), "the choice of theme lies on the title"
+    places = [f"{path} at {width}" for width in widths for path in paths]
+    assert seen["widths"] == {place: [True, []] for place in places}
+    assert not any(seen["covered"].values()), "the theme buttons cover the title"
     assert set(seen["cut"].values()) == set(seen["empty"].values()) == {0}
-    assert set(seen["touching"].values()) == {0}, "the names of two steps run into each other"
+    assert set(seen["touching"].values()) == {0}, "the labels of two steps overlap"
 
 
-#: Before the policy of the page, so that it is run; it does what a reader does.
+#: Inserted before the page's policy, which would block it; it acts like a reader.
 FROM_A_FILE = """<script>addEventListener("load", () => {
   const seen = {}, [box, table] = ["search", "snapshots"].map((id) => document.getElementById(id));
   const titles = () => [...table.querySelectorAll("tbody a")].map((a) => a.textContent);
@@ -234,7 +237,7 @@ FROM_A_FILE = """<script>addEventListener("load", () => {
 });</script>"""
 
 
-def test_a_list_that_is_opened_from_a_file_searches_what_it_has_and_says_so(
+def test_a_list_opened_from_a_file_searches_its_own_rows_and_says_so(
     chromium: str, world: World, tmp_path: Path
 ) -> None:
     copied = tmp_path / "site"

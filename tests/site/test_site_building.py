@@ -1,4 +1,4 @@
-"""The files of a site: what is shown, what is refused, and that building is safe to repeat."""
+"""The files of a site: what is shown, what is refused, and that rebuilding is safe."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def small_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(small_once: Path, tmp_path: Path) -> Path:
-    """A store with two snapshots, the test's own."""
+    """The test's own copy of a store with two snapshots."""
     return Path(shutil.copytree(small_once, tmp_path / "small"))
 
 
 class Links(HTMLParser):
-    """Everything in a page that refers to something, and what could run."""
+    """The links, scripts and event handlers of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def pages(site: Path) -> dict[str, Links]:
     }
 
 
-def test_every_link_is_relative_and_leads_to_a_file_of_the_site(world: World) -> None:
+def test_every_link_is_relative_and_points_to_a_file_of_the_site(world: World) -> None:
     checked = 0
     for name, links in pages(world.site).items():
         for link in links.found:
@@ -97,7 +97,7 @@ def test_no_page_has_an_inline_script_or_an_event_handler(world: World) -> None:
     assert html.escape(HOSTILE) in text and "</script><script>" not in text
 
 
-def test_a_damaged_snapshot_is_named_with_its_reason_and_nothing_of_it_is_shown(
+def test_a_damaged_snapshot_is_listed_with_its_reason_and_not_shown(
     world: World,
 ) -> None:
     damaged = world.ids["damaged"]
@@ -110,10 +110,8 @@ def test_a_damaged_snapshot_is_named_with_its_reason_and_nothing_of_it_is_shown(
             assert damaged.encode() not in data, name
 
 
-def test_files_that_could_not_be_checked_are_named_and_not_handed_out(
-    small: Path, tmp_path: Path
-) -> None:
-    """A snapshot that says another Firstlight made it, with a citation that nobody can check."""
+def test_unchecked_files_are_listed_but_not_served(small: Path, tmp_path: Path) -> None:
+    """A snapshot that claims another Firstlight made it, with a citation that cannot be checked."""
     genuine = next(p for p in small.iterdir() if (p / "index.json").is_file())
     files = {k: v for k, v in files_of(genuine).items() if k != "index.json"}
     about = json.loads(files["manifest.json"])
@@ -134,7 +132,7 @@ def test_files_that_could_not_be_checked_are_named_and_not_handed_out(
     assert not any(b"Ten times" in data for data in files_of(tmp_path / "site").values())
 
 
-def test_signed_and_unsigned_snapshots_are_told_apart(world: World) -> None:
+def test_the_list_shows_which_snapshots_are_signed(world: World) -> None:
     entries = [
         entry
         for piece in sorted(world.site.glob("data/list-*.json"))
@@ -147,7 +145,7 @@ def test_signed_and_unsigned_snapshots_are_told_apart(world: World) -> None:
     assert "signed with the key" in page and "not among your trusted keys" in page
 
 
-def test_a_verdict_on_a_loaded_machine_says_so_beside_it_in_the_list(world: World) -> None:
+def test_the_list_shows_that_a_machine_was_loaded(world: World) -> None:
     """The load is that of the run that was made up for it."""
     rows = (world.site / "snapshots.html").read_text().split("<tr>")
     (loaded,) = (row for row in rows if "loaded machine" in row)
@@ -161,7 +159,7 @@ def test_no_two_landmarks_of_a_page_have_the_same_name(world: World) -> None:
     assert len(names) == 8 and len({*names}) == 8  # the navigation, and seven runs' warnings
 
 
-def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: World) -> None:
+def test_the_list_is_split_into_pieces_and_its_page_has_only_the_newest(world: World) -> None:
     pieces = sorted(world.site.glob("data/list-*.json"))
     sizes = [len(json.loads(piece.read_text())) for piece in pieces]
     assert sizes == [4, 4, 4, 4]
@@ -169,7 +167,9 @@ def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: W
     assert len(rows) == 5 and rows == sorted(rows, reverse=True)
 
 
-def test_only_files_that_no_browser_runs_are_served_and_the_archive_verifies(world: World) -> None:
+def test_only_files_that_no_browser_executes_are_served_and_the_archive_verifies(
+    world: World,
+) -> None:
     folder = world.site / "snapshots" / world.ids["hostile"] / "files"
     kinds = {p.suffix for p in folder.rglob("*") if p.is_file()}
     assert kinds == {".json", ".jsonl", ".csv", ".cff", ".md", ".tar"}
@@ -187,7 +187,7 @@ def test_the_same_snapshots_give_the_same_bytes(small: Path, tmp_path: Path) -> 
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
-def test_pages_of_unchanged_snapshots_are_taken_over_and_the_result_is_the_same(
+def test_pages_of_unchanged_snapshots_are_reused_with_the_same_result(
     small: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "site"
@@ -200,9 +200,7 @@ def test_pages_of_unchanged_snapshots_are_taken_over_and_the_result_is_the_same(
     assert build(str(small), out, Options(title="Other")).reused == 0
 
 
-def test_a_snapshot_that_was_damaged_since_the_last_build_is_refused(
-    small: Path, tmp_path: Path
-) -> None:
+def test_a_snapshot_damaged_since_the_last_build_is_refused(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
     first = build(str(small), out)
     victim = next(p for p in small.iterdir() if len(p.name) == 64)
@@ -213,7 +211,7 @@ def test_a_snapshot_that_was_damaged_since_the_last_build_is_refused(
     assert not (out / "snapshots" / victim.name).exists()
 
 
-def test_a_build_that_fails_leaves_the_old_site_as_it_was(
+def test_a_failed_build_leaves_the_old_site_unchanged(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "site"
@@ -252,7 +250,7 @@ def test_raw_files_can_be_linked_elsewhere_but_never_to_a_script(
             build(str(small), tmp_path / "never", Options(files=bad))
 
 
-def test_an_odd_snapshot_that_verifies_does_not_take_the_others_along(
+def test_one_odd_snapshot_does_not_break_the_site(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = make_run(tmp_path / "odd", 7)
@@ -261,7 +259,7 @@ def test_an_odd_snapshot_that_verifies_does_not_take_the_others_along(
     assert all(verify(small / name).findings == () for name in ids)
 
     def facts(snapshot: Snapshot, samples: Any) -> dict[str, Any]:
-        if snapshot.id == ids[0]:  # a record of a shape that nobody thought of
+        if snapshot.id == ids[0]:  # as if one of its records had an unexpected shape
             raise AttributeError("'str' object has no attribute 'get'")
         return facts_of(snapshot, samples)
 
@@ -290,7 +288,7 @@ def test_a_url_is_read_like_a_directory(small: Path, tmp_path: Path) -> None:
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
 
-def test_the_command_says_what_was_refused_and_exits_with_1(
+def test_the_command_reports_refused_snapshots_and_exits_with_1(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", str(small), "--out", str(tmp_path / "site")]) == 0

@@ -1,4 +1,4 @@
-"""Series over time: what is joined, what never is, and what is said about a step."""
+"""Series over time: what is joined, what never is, and how steps are described."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firstlight.compare.differences import differences
 from firstlight.records import Run, slug
 from firstlight.site import snapshot_facts
 from firstlight.site.snapshot_facts import facts_of
-from firstlight.site.trends import Collected, Point, marked_steps
+from firstlight.site.trends import Point, TrendPoints, marked_steps
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.statistics.run_summaries import load
 
@@ -79,7 +79,7 @@ def test_other_data_of_the_same_shape_are_not_joined(run: Run) -> None:
     assert snapshot_facts.series_key(shared, one) != snapshot_facts.series_key(shared, other)
 
 
-def test_a_machine_has_a_line_of_its_own(world: World) -> None:
+def test_every_machine_has_its_own_line(world: World) -> None:
     page = (world.site / "trends" / f"{slug(CASE)}.html").read_text()
     headings = re.findall(r'class="series-of"[^>]*><h2>([^<]*)', page)
     assert [h.split(" / ")[0] for h in headings] == ["Made-up CPU", "Other CPU"]
@@ -90,13 +90,13 @@ def test_a_machine_has_a_line_of_its_own(world: World) -> None:
 
 
 def test_a_step_is_marked_with_its_interval_and_the_version_that_changed(world: World) -> None:
-    collected = Collected()
+    collected = TrendPoints()
     for i in range(12):
         snapshot = open_snapshot(world.store / world.ids[f"nightly {i}"])
         collected.add(facts_of(snapshot, [snapshot.samples(0)]))
     (series,) = collected.series(CASE)
     for curve in series.curves:
-        if curve.quantity != "compile":  # six noisy values a run: it may hide
+        if curve.quantity != "compile":  # six noisy values per run may hide it
             (step,) = curve.steps
             assert step.index == SLOW_FROM
             assert step.effect.low < 1.4 < step.effect.high
@@ -118,7 +118,7 @@ def test_levels_on_both_sides_of_a_step_give_its_size_by_closed_form() -> None:
 def test_a_run_that_was_published_twice_is_one_point(world: World) -> None:
     snapshot = open_snapshot(world.store / world.ids["nightly 0"])
     facts = facts_of(snapshot, [snapshot.samples(0)])
-    collected = Collected()
+    collected = TrendPoints()
     for identity in ("b" * 64, "a" * 64):
         collected.add({**facts, "id": identity})
     (series,) = collected.series(CASE)
@@ -126,7 +126,7 @@ def test_a_run_that_was_published_twice_is_one_point(world: World) -> None:
     assert series.curves[0].points[0].snapshot == "a" * 64
 
 
-def test_nobody_takes_the_place_of_another_s_point(world: World) -> None:
+def test_a_forged_run_does_not_replace_the_point_of_another(world: World) -> None:
     """The id and the hash of a run can be claimed after redaction; its values must agree too."""
     snapshot = open_snapshot(world.store / world.ids["nightly 0"])
     facts = facts_of(snapshot, [snapshot.samples(0)])
@@ -134,19 +134,19 @@ def test_nobody_takes_the_place_of_another_s_point(world: World) -> None:
     for run in forged["runs"]:
         for point in run["cases"][CASE]["points"].values():
             point.update({name: point[name] / 10 for name in ("median", "low", "high")})
-    collected = Collected()
+    collected = TrendPoints()
     collected.add({**facts, "id": "b" * 64}, "trusted")
     collected.add({**forged, "id": "a" * 64}, "none")
     (series,) = collected.series(CASE)
     assert {p.snapshot for p in series.curves[0].points} == {"a" * 64, "b" * 64}
 
 
-def test_of_two_that_published_the_same_run_the_better_signed_one_is_linked(world: World) -> None:
+def test_of_two_snapshots_of_the_same_run_the_better_signed_is_linked(world: World) -> None:
     snapshot = open_snapshot(world.store / world.ids["nightly 0"])
     facts = facts_of(snapshot, [snapshot.samples(0)])
     publishers = {"none": "a" * 64, "valid": "b" * 64, "trusted": "c" * 64}
     for best in (("none", "valid", "trusted"), ("trusted", "valid", "none"), ("valid", "none")):
-        collected = Collected()
+        collected = TrendPoints()
         for signature in best:
             collected.add({**facts, "id": publishers[signature]}, signature)
         (series,) = collected.series(CASE)
@@ -161,7 +161,7 @@ def test_a_case_without_a_quotable_number_has_no_point(world: World, tmp_path: P
         cases=tuple(replace(c, status="unproven") for c in snapshot.runs[0].cases),
     )
     facts = facts_of(replace(snapshot, runs=(failed,)), [snapshot.samples(0)])
-    collected = Collected()
+    collected = TrendPoints()
     collected.add(facts)
     assert collected.cases() == []
     json.dumps(facts, allow_nan=False)

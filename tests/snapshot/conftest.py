@@ -1,4 +1,4 @@
-"""Shared by the tests of snapshots: a made-up run, a key, and a user with no settings."""
+"""Shared by the tests of snapshots: a made-up run, a key, and a user without settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firstlight.snapshot.storage import LocalStore
 
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads or writes the settings of who runs it."""
+    """Tests never read or write the settings of the user who runs them."""
     folder = tmp_path / "config"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     return folder
@@ -24,7 +24,7 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory that no test changes."""
+    """A run directory, not to be changed."""
     return made_up_run.make_run(tmp_path_factory.mktemp("run") / "run")
 
 
@@ -50,7 +50,7 @@ def published_once(
 
 @pytest.fixture
 def signed(published_once: tuple[Path, Published], store: LocalStore) -> Published:
-    """A signed snapshot of the made-up run, with its archive, in a store that is the test's own."""
+    """A signed snapshot of the made-up run with its archive, in the test's own store."""
     place, done = published_once
     shutil.copytree(place, store.path, symlinks=True)
     archive = str(store.path / f"{done.id}.tar")

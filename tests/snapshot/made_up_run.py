@@ -1,4 +1,4 @@
-"""Run directories that were never measured, whose numbers follow from their samples all the same.
+"""Made-up run directories whose numbers follow from their samples.
 
 Used by the tests of snapshots and by `benchmarks/snapshots.py`: a real run takes seconds, and these
 must be made by the thousand.
@@ -75,7 +75,7 @@ CASES = (make_case(), make_case(backend="jax-jit"), make_case(backend="jax-jit",
 
 
 def make_samples(case: Case, processes: int, calls: int, draw: random.Random) -> list[Sample]:
-    """The check and the timed processes of a case, all of them well."""
+    """The check and the timed processes of a case, all successful."""
     found = [_sample(case, "check", 0)]
     found[0] = replace(
         found[0],
@@ -133,7 +133,7 @@ def _sample(case: Case, kind: str, index: int) -> Sample:
 def in_turn(
     samples: list[Sample], cases: tuple[Case, ...], settings: Settings, begin: datetime
 ) -> list[Sample]:
-    """The samples as a run would have taken them: in planned order, one after the other, in ns."""
+    """The samples as if measured: in planned order, one after the other, in nanoseconds."""
     jobs = planned_jobs(cases, settings)
     places = {(case.id, kind, i): place for place, (case, kind, i) in enumerate(jobs)}
     ordered = sorted(samples, key=lambda s: places.get((s.case, s.kind, s.index), len(places)))
@@ -146,7 +146,7 @@ def in_turn(
 
 
 def in_nanoseconds(sample: Sample) -> Sample:
-    """The sample with all times rounded as the clock would have."""
+    """The sample with all times rounded to the resolution of the clock."""
     cold, warm = sample.cold, sample.warm
     if cold is not None:
         phases = {k: None if v is None else round(v, 9) for k, v in cold.phases_seconds.items()}
@@ -172,7 +172,7 @@ def make_run(
     most_calls: int = SAMPLING["quick"].warm_calls,
     is_side_of_gate: bool = False,
 ) -> Path:
-    """A finished run directory; `number` makes it another one than the others."""
+    """A finished run directory; runs with different `number` differ."""
     folder.mkdir(parents=True)
     created = datetime(2026, 3, 1, 9, 15, tzinfo=UTC) + timedelta(minutes=number)
     settings = replace(SAMPLING["quick"], processes=processes, warm_calls=most_calls)

@@ -1,4 +1,4 @@
-"""Many snapshots in one place: a directory, memory, a real S3 server on this machine."""
+"""Many snapshots in one store: a directory, memory, a real S3 server on this machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def write(store: Store, name: str, data: bytes) -> None:
     store.write(name, data)
 
 
-def test_a_snapshot_can_live_anywhere(place: str, runs: list[Path], key: PrivateKey) -> None:
+def test_snapshots_work_in_every_kind_of_store(
+    place: str, runs: list[Path], key: PrivateKey
+) -> None:
     store = open_store(place)
     done = publish(runs[:2], store, key=key, archive=True)
     assert done.location == f"{place}/{done.id}" and done.new
@@ -70,14 +72,14 @@ def test_a_snapshot_can_live_anywhere(place: str, runs: list[Path], key: Private
     assert "'more.txt' is not in the index" in verify(done.location).findings[0].message
 
 
-def test_a_changed_file_is_found_anywhere(near: str, runs: list[Path]) -> None:
+def test_a_changed_file_is_found_in_every_kind_of_store(near: str, runs: list[Path]) -> None:
     store = open_store(near)
     done = publish(runs[:1], store)
     write(store, f"{done.id}/snippet.md", b"other words")
     assert "snippet.md" in verify(done.location).findings[0].message
 
 
-def test_the_list_has_what_was_published_newest_first(
+def test_the_list_shows_what_was_published_newest_first(
     place: str, runs: list[Path], key: PrivateKey
 ) -> None:
     store = open_store(place)
@@ -95,7 +97,7 @@ def test_the_list_has_what_was_published_newest_first(
 
 
 def test_the_catalogue_is_only_a_cache(near: str, runs: list[Path]) -> None:
-    """Whatever happens to its files, what is listed is what is there."""
+    """The list is right however its files are damaged."""
     store = open_store(near)
     done = [publish([run], store) for run in runs[:3]]
     ids = {d.id for d in done}
@@ -131,7 +133,7 @@ def test_a_half_written_snapshot_is_not_listed(near: str, runs: list[Path]) -> N
         verify(f"{near}/{half}")
 
 
-def test_of_very_many_missing_entries_a_listing_makes_a_few_and_names_the_rest(
+def test_a_listing_makes_only_a_few_of_many_missing_entries_and_names_the_rest(
     runs: list[Path], store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import shutil
@@ -146,7 +148,7 @@ def test_of_very_many_missing_entries_a_listing_makes_a_few_and_names_the_rest(
     assert list(refused) == ids[2:] and "--rebuild" in refused[ids[2]]
 
 
-def test_publishing_over_a_damaged_snapshot_says_so_and_touches_nothing(
+def test_publishing_over_a_damaged_snapshot_is_refused_and_changes_nothing(
     place: str, runs: list[Path], key: PrivateKey
 ) -> None:
     store = open_store(place)
@@ -162,7 +164,7 @@ def test_publishing_over_a_damaged_snapshot_says_so_and_touches_nothing(
         assert name == "more.txt" or not publish(runs[:1], store, key=key).new
 
 
-def test_a_folder_without_its_index_is_damaged_not_full(
+def test_a_folder_without_its_index_is_reported_as_damaged(
     runs: list[Path], store: LocalStore
 ) -> None:
     folder = Path(publish(runs[:1], store).location)
@@ -200,7 +202,7 @@ def test_an_archive_that_cannot_be_written_leaves_a_listed_snapshot_and_nothing_
     assert publish(runs[:1], store, archive=True).archive is not None
 
 
-def test_what_a_killed_publisher_left_is_removed_after_a_day_and_what_is_younger_is_not(
+def test_leftovers_of_a_killed_publisher_are_removed_after_a_day(
     runs: list[Path], store: LocalStore
 ) -> None:
     dead, young, file = (store.path / f".publishing-{name}" for name in ("dead", "young", "file"))
@@ -227,7 +229,7 @@ def test_what_a_killed_publisher_left_is_removed_after_a_day_and_what_is_younger
         ("", "Give a directory"),
     ],
 )
-def test_what_is_nearly_a_url_is_no_folder(
+def test_a_malformed_url_is_refused_instead_of_naming_a_folder(
     text: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -238,7 +240,7 @@ def test_what_is_nearly_a_url_is_no_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_a_colon_in_its_name_and_a_proper_file_url_are_places(
+def test_folders_with_colons_and_file_urls_can_be_published_to(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -251,7 +253,7 @@ def test_a_server_that_does_not_answer_is_not_a_missing_file(runs: list[Path]) -
     import socket
 
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}/x"
         for where in (url, f"{url}.tar"):
             with pytest.raises(StorageError, match="cannot be reached: connection refused"):
@@ -260,7 +262,7 @@ def test_a_server_that_does_not_answer_is_not_a_missing_file(runs: list[Path]) -
             publish(runs[:1], open_store(url))
 
 
-def test_a_file_that_may_not_be_read_is_named_with_its_snapshot(
+def test_an_unreadable_file_is_reported_with_its_snapshot(
     runs: list[Path], store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firstlight.snapshot.sources import Directory
@@ -269,7 +271,7 @@ def test_a_file_that_may_not_be_read_is_named_with_its_snapshot(
     really = Directory._open
 
     def refusing(self: Directory, path: str) -> IO[bytes]:
-        if path == "manifest.json":  # not by its mode: who runs this may be allowed everything
+        if path == "manifest.json":  # not by its mode: root may read everything
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return really(self, path)
 
@@ -282,7 +284,7 @@ def test_a_file_that_may_not_be_read_is_named_with_its_snapshot(
         )
 
 
-def test_an_archive_under_the_name_of_another_is_found_and_its_errors_name_it(
+def test_an_archive_with_the_name_of_another_is_found_and_errors_name_the_file(
     runs: list[Path], store: LocalStore, tmp_path: Path
 ) -> None:
     one, other = (publish([run], store, archive=True) for run in runs[:2])
@@ -292,7 +294,7 @@ def test_an_archive_under_the_name_of_another_is_found_and_its_errors_name_it(
         assert "its id is " + one.id in verify(tmp_path / name).findings[0].message
     (tmp_path / "paper.tar").write_bytes(data)
     assert verify(tmp_path / "paper.tar").findings == ()
-    # Its own name, and the id of another in every header: that is no archive of it either.
+    # Its own name with the id of another in every header is not valid either.
     forged = tmp_path / f"{one.id}.tar"
     with open(forged, "wb") as file:
         files = {item.path: item.content.read(1 << 24)
@@ -305,9 +307,7 @@ def test_an_archive_under_the_name_of_another_is_found_and_its_errors_name_it(
             verify(tmp_path / "cut.tar")
 
 
-def test_an_entry_for_a_snapshot_that_is_gone_is_not_shown(
-    runs: list[Path], store: LocalStore
-) -> None:
+def test_an_entry_of_a_deleted_snapshot_is_not_listed(runs: list[Path], store: LocalStore) -> None:
     import shutil
 
     done = [publish([run], store) for run in runs[:2]]
@@ -327,14 +327,14 @@ def test_a_folder_with_the_index_of_another_is_not_rebuilt(
 
 
 def _publish_one(run: Path, place: Path) -> str:
-    """Gathers every time: the worst that publishers can do to each other."""
+    """Publish and gather every time: the worst case for concurrent publishers."""
     store = LocalStore(place)
     done: Published = publish([run], store)
     Catalogue(store).gather()
     return done.id
 
 
-def test_publishers_at_the_same_time_lose_nothing(runs: list[Path], tmp_path: Path) -> None:
+def test_concurrent_publishers_lose_nothing(runs: list[Path], tmp_path: Path) -> None:
     jobs = [(run, tmp_path / "store") for run in runs * 3]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         ids = pool.starmap(_publish_one, jobs)
@@ -344,10 +344,10 @@ def test_publishers_at_the_same_time_lose_nothing(runs: list[Path], tmp_path: Pa
     assert not list((tmp_path / "store").glob(".*"))
 
 
-def test_a_store_cannot_lead_the_catalogue_elsewhere(
+def test_links_and_pipes_in_a_store_do_not_mislead_the_catalogue(
     runs: list[Path], store: LocalStore, tmp_path: Path
 ) -> None:
-    """Neither a link that would be written through, nor a pipe that would be waited for."""
+    """Links are not written through, pipes are not waited for."""
     (tmp_path / "elsewhere").mkdir()
     store.path.mkdir()
     (store.path / "catalogue").symlink_to(tmp_path / "elsewhere")
@@ -361,9 +361,7 @@ def test_a_store_cannot_lead_the_catalogue_elsewhere(
     assert [e.id for e in Catalogue(store).list()] == [done.id]
 
 
-def test_a_place_that_cannot_be_written_says_so_and_keeps_nothing(
-    runs: list[Path], tmp_path: Path
-) -> None:
+def test_an_unwritable_place_is_reported(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be written"):
         publish(runs[:1], LocalStore(tmp_path / "file" / "store"))
@@ -371,16 +369,16 @@ def test_a_place_that_cannot_be_written_says_so_and_keeps_nothing(
         open_store("nonsense://x")
 
 
-def test_a_bucket_that_is_not_there_is_not_made(runs: list[Path], s3: str) -> None:
+def test_a_missing_bucket_is_not_created(runs: list[Path], s3: str) -> None:
     with pytest.raises(StorageError, match="cannot be written"):
         publish(runs[:1], open_store("s3://nobody/results"))
     assert not fsspec.filesystem("s3").exists("nobody")
 
 
-def test_over_http_it_says_that_it_cannot_see_all_files(
+def test_over_http_verify_reports_that_it_cannot_list_files(
     runs: list[Path], store: LocalStore, tmp_path: Path
 ) -> None:
-    """A plain file server, as a static site has it."""
+    """A plain file server, like that of a static site."""
     import functools
     import http.server
     import threading
@@ -400,7 +398,7 @@ def test_over_http_it_says_that_it_cannot_see_all_files(
     assert any("further files" in text for text in result.not_checked)
 
 
-def test_ids_in_the_json_of_the_list_are_those_of_the_folders(
+def test_the_json_of_the_list_has_the_ids_of_the_folders(
     runs: list[Path], store: LocalStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from firstlight.cli import main

@@ -1,4 +1,4 @@
-"""Snapshots that were made to do harm: refused with the reason, nothing written, nothing run."""
+"""Hostile snapshots are refused with the reason; nothing is written or executed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -45,13 +44,13 @@ def an_index(*paths: str, **more: Any) -> bytes:
         *("nul", "CON.json", "runs/com1", "x.", "a" * 200, "a/b/c/d/e/f", "index.json", "a/"),
     ],
 )  # fmt: skip
-def test_names_that_could_lead_elsewhere_are_refused(path: str) -> None:
+def test_paths_that_could_lead_out_of_the_snapshot_are_refused(path: str) -> None:
     with pytest.raises(UnusableSnapshotError):
         parse_index(an_index(path))
 
 
 @pytest.mark.parametrize("paths", [("a", "a"), ("A.csv", "a.csv"), ("a", "a/b"), ("A/x", "a")])
-def test_a_name_that_is_there_twice_is_refused(paths: tuple[str, ...]) -> None:
+def test_a_duplicate_path_is_refused(paths: tuple[str, ...]) -> None:
     with pytest.raises(HostileSnapshotError, match=r"twice|both a file and a folder"):
         parse_index(an_index(*paths))
 
@@ -80,9 +79,9 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
         (b'{"a": 1, "a": 2}', "occurs twice"),
         (b'{"a": NaN}', "NaN"),
         (b'{"a": -Infinity}', "Infinity"),
-        (b'{"a": 1e999}', "beyond every number"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "beyond every number"),
-        (b'{"a": -1' + b"0" * 400 + b"}", "beyond every number"),
+        (b'{"a": 1e999}', "too large for a number"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "too large for a number"),
+        (b'{"a": -1' + b"0" * 400 + b"}", "too large for a number"),
         (b"[" * 100_000, "nested|JSON"),
         (b"[" * 100 + b"]" * 100, "nested deeper"),
         (b'{"a":' * 60 + b"1" + b"}" * 60, "nested deeper"),
@@ -101,19 +100,19 @@ def test_json_that_two_readers_could_read_differently_is_refused(text: bytes, sa
         parse(text, "x.json", 1 << 20)
 
 
-def test_a_key_that_stands_twice_among_a_hundred_thousand_is_found_in_one_pass() -> None:
-    """Counting each key anew would take minutes here."""
+def test_a_duplicate_key_among_a_hundred_thousand_is_found_in_one_pass() -> None:
+    """Counting every key separately would take minutes."""
     keys = b",".join(b'"%d":0' % number for number in range(100_000))
     with pytest.raises(UnusableSnapshotError, match="'99999' occurs twice"):
         parse(b"{" + keys + b',"99999":1}', "x.json", 1 << 22)
 
 
-def test_json_is_measured_before_it_is_parsed() -> None:
+def test_json_that_is_too_large_is_refused_before_parsing() -> None:
     with pytest.raises(UnusableSnapshotError, match="more than the limit of 1000"):
         parse(b"[" + b"0," * 1000 + b"0]", "x.json", 1000)
 
 
-def test_samples_of_other_types_than_the_record_are_refused(signed: Published) -> None:
+def test_samples_with_wrong_types_are_refused(signed: Published) -> None:
     lines = (Path(signed.location) / "runs/001/samples.jsonl").read_bytes().splitlines()
     line = next(line for line in lines if b'"timed"' in line)
     good = json.loads(line)
@@ -184,7 +183,7 @@ def test_a_file_that_grew_is_not_read_to_its_end(signed: Published) -> None:
         open_snapshot(signed.location).read("snippet.md")
 
 
-def test_a_folder_that_is_too_deep_is_named_and_not_entered(signed: Published) -> None:
+def test_a_folder_that_is_too_deep_is_reported_and_not_entered(signed: Published) -> None:
     deep = Path(signed.location) / "/".join("d" * 40)
     deep.mkdir(parents=True)
     (deep / "x").touch()
@@ -224,7 +223,7 @@ def tar_of(kind: bytes, name: str = "x", link: str = "", size: int = 0) -> bytes
         (b"PK\x03\x04" + bytes(1000), "not an archive"),
     ],
 )
-def test_an_archive_holds_plain_files_in_one_spelling_or_is_refused(
+def test_an_archive_that_is_not_canonical_or_has_other_than_files_is_refused(
     tmp_path: Path, content: bytes, said: str
 ) -> None:
     path = tmp_path / "in" / "x.tar"
@@ -238,9 +237,7 @@ def test_an_archive_holds_plain_files_in_one_spelling_or_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
-def test_an_archive_with_more_in_it_than_its_snapshot_is_refused(
-    signed: Published, tmp_path: Path
-) -> None:
+def test_an_archive_with_extra_content_is_refused(signed: Published, tmp_path: Path) -> None:
     whole = Path(str(signed.archive)).read_bytes()
     body, end = whole[:-1024], whole[-1024:]
     size = (Path(signed.location) / "zenodo.json").stat().st_size  # the last file
@@ -271,8 +268,8 @@ def test_files_out_of_order_are_refused(signed: Published, tmp_path: Path) -> No
         verify(tmp_path / "x.tar")
 
 
-def test_a_bomb_is_refused_long_before_it_goes_off(tmp_path: Path) -> None:
-    """4 GiB of zeros in 4 MiB: refused at the ratio, with hardly anything unpacked."""
+def test_a_decompression_bomb_is_refused_early(tmp_path: Path) -> None:
+    """4 GiB of zeros in 4 MiB: refused by the ratio, before much is unpacked."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
     path = tmp_path / "bomb.tar.gz"
     with open(path, "wb") as file:
@@ -286,7 +283,7 @@ def test_a_bomb_is_refused_long_before_it_goes_off(tmp_path: Path) -> None:
         open_snapshot(path)
 
 
-def test_a_damaged_or_doubled_gzip_is_refused(signed: Published, tmp_path: Path) -> None:
+def test_a_damaged_or_concatenated_gzip_is_refused(signed: Published, tmp_path: Path) -> None:
     packed = gzip.compress(Path(str(signed.archive)).read_bytes(), mtime=0)
     path = tmp_path / "x.tar.gz"
     broken = bytearray(packed)
@@ -297,8 +294,8 @@ def test_a_damaged_or_doubled_gzip_is_refused(signed: Published, tmp_path: Path)
             assert verify(path).findings == ()
 
 
-def test_memory_stays_bounded_whatever_an_index_promises(tmp_path: Path) -> None:
-    """In a process that may use little memory: a huge index, a huge line, a deep document."""
+def test_memory_stays_bounded_for_any_sizes_in_an_index(tmp_path: Path) -> None:
+    """With a limit on memory: a huge index, a huge line, a deep document."""
     program = f"""
 import resource, sys
 from pathlib import Path
@@ -326,11 +323,10 @@ for what in ("hole", "brackets", "zeros"):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.count("refused") == 3, done.stderr
-    assert resource.RLIMIT_AS is not None
 
 
 def listed(signed: Published, name: str, size: int) -> Path:
-    """The snapshot with one more file in its index: a hole that uses no disk."""
+    """The snapshot with one more file in its index, a sparse one."""
     folder = Path(signed.location)
     plain = json.loads((folder / INDEX).read_text())
     plain["files"].append({"path": name, "bytes": size, "sha256": ID})
@@ -345,14 +341,14 @@ def listed(signed: Published, name: str, size: int) -> Path:
 @pytest.mark.parametrize(
     "name", ["runs/002/run.json", "runs/002/plan.json", "runs/7/samples.jsonl"]
 )
-def test_what_is_read_whole_is_refused_by_its_size_in_the_index(
+def test_files_read_whole_are_refused_by_their_size_in_the_index(
     signed: Published, name: str
 ) -> None:
     with pytest.raises(UnusableSnapshotError, match="more than the"):
         verify(listed(signed, name, 900 << 20))
 
 
-def test_runs_that_the_manifest_does_not_name_are_hashed_and_not_kept(
+def test_runs_that_the_manifest_does_not_list_are_hashed_but_not_kept(
     signed: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = []
@@ -367,10 +363,10 @@ def test_runs_that_the_manifest_does_not_name_are_hashed_and_not_kept(
     assert (1 << 20, False) in kept and sum(keep for _, keep in kept) == 6
 
 
-def test_nothing_in_a_snapshot_is_ever_imported_or_run(
+def test_nothing_in_a_snapshot_is_imported_or_executed(
     signed: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program is added where Python would find one, and a plan names it as what is to be run."""
+    """With a program where Python would find it, and a plan that names it as the one to run."""
     folder = Path(signed.location)
     mine = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in ("sitecustomize.py", "json.py", "made.py", "conftest.py"):

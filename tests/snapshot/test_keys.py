@@ -1,4 +1,4 @@
-"""Keys and signatures, held against OpenSSL and against the arithmetic itself."""
+"""Keys and signatures, compared with OpenSSL and with the arithmetic of RFC 8032."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from firstlight.snapshot.keys import (
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.opening import open_snapshot
-from firstlight.snapshot.publishing import Published, Wishes, publish
+from firstlight.snapshot.publishing import Published, PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.trust import (
     TrustedKeys,
@@ -72,7 +72,7 @@ def decoded(data: bytes) -> Point:
 
 
 def holds(public: bytes, data: bytes, signature: bytes) -> bool:
-    """Verification by RFC 8032, 5.1.7, with nothing but whole numbers and SHA-512."""
+    """Verification by RFC 8032, 5.1.7, with only integers and SHA-512."""
     base_y = 4 * pow(5, P - 2, P) % P
     base = decoded(base_y.to_bytes(32, "little"))
     s = int.from_bytes(signature[32:], "little")
@@ -117,7 +117,7 @@ def test_openssl_verifies_what_we_sign_and_reads_our_keys(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
-def test_a_key_of_openssl_signs_as_well(tmp_path: Path) -> None:
+def test_a_key_made_by_openssl_can_sign(tmp_path: Path) -> None:
     path = tmp_path / "openssl.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(path)], check=True)
     path.chmod(0o600)
@@ -159,7 +159,7 @@ def test_a_passphrase_locks_the_key(tmp_path: Path) -> None:
     assert load_public(str(path)) == load_public(f"{path}.pub") == load_public(public.base64)
 
 
-def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_text("hello")
     (tmp_path / "x.pem").chmod(0o600)
     with pytest.raises(KeyFileError):
@@ -171,7 +171,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
             load_public(text)
 
 
-def test_base64_has_one_spelling_so_that_no_bit_is_free(key: PrivateKey) -> None:
+def test_only_canonical_base64_is_accepted(key: PrivateKey) -> None:
     data = b"what is signed"
     document = json.loads(sign(key, data))
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -229,7 +229,7 @@ def test_a_bad_file_among_the_trusted_keys_is_named(
         assert str(trusted.folder / "bad.pub") in said and "Remove it" in said
 
 
-def test_two_keys_of_one_name_are_told(
+def test_a_second_key_with_the_same_name_is_reported(
     key: PrivateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = generate(tmp_path / "other.pem")
@@ -259,14 +259,14 @@ def test_names_that_look_different_do_not_warn() -> None:
     assert len({*looks}) == len(looks)
 
 
-def test_a_creator_who_looks_like_a_trusted_one_is_not_taken_for_them(
+def test_a_creator_whose_name_looks_like_a_trusted_one_is_reported(
     made_up: Path, store: LocalStore, key: PrivateKey
 ) -> None:
     TrustedKeys.of_user().add(key.public, "Jane Doe")
-    wishes = Wishes(creators=(Creator("Dоe, Jane"),))  # the o is Cyrillic
-    told = "\n".join(verify(publish([made_up], store, wishes).location).not_checked)
+    options = PublishOptions(creators=(Creator("Dоe, Jane"),))  # the o is Cyrillic
+    told = "\n".join(verify(publish([made_up], store, options).location).not_checked)
     assert "is your 'Jane Doe': the names look alike" in told
-    told = "\n".join(verify(publish([made_up], store, wishes, key).location).not_checked)
+    told = "\n".join(verify(publish([made_up], store, options, key).location).not_checked)
     assert "looks like" not in told
 
 
@@ -290,7 +290,7 @@ def test_an_expired_key_is_not_trusted_and_a_revoked_one_is_a_finding(
     assert "until 2026-06-01  REVOKED since 2026-05-01" in capsys.readouterr().out
 
 
-def test_trusting_a_key_until_a_day_that_is_over_says_so(
+def test_trusting_a_key_until_a_past_day_warns(
     key: PrivateKey, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trust = ["keys", "trust", key.public.base64, "--name", "Jane Doe", "--until"]
@@ -311,7 +311,7 @@ def test_a_revoked_key_is_not_trusted_again_by_accident(key: PrivateKey, tmp_pat
     trusted.add(key.public, "Ada")
 
 
-def test_publishing_signs_with_the_users_own_key_or_says_aloud_that_it_does_not(
+def test_publishing_signs_with_the_users_own_key_or_warns_that_it_does_not(
     made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def published(*options: str) -> tuple[str | None, str]:

@@ -1,4 +1,4 @@
-"""`firstlight publish`, `verify`, `keys` and `snapshots` as a user meets them, on a real run."""
+"""`firstlight publish`, `verify`, `keys` and `snapshots` as a user calls them, on a real run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def square(n):
 
     def step(x):
         result = x * x
-        x += 1  # a step may spoil its input: the hash is of what it was given first
+        x += 1  # a step may modify its input: the hash is of the original
         x -= 1
         return result
 
@@ -44,7 +44,7 @@ def square(n):
 def firstlight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Firstlight:
-    """`firstlight …` in `tmp_path`, in this process: to start one takes longer than to publish."""
+    """`firstlight …` in `tmp_path`, in-process: starting one takes longer than publishing."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,7 @@ def firstlight(
 
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was measured, in a home directory."""
+    """A measured run, in a home directory."""
     home = tmp_path_factory.mktemp("x") / "home" / "ann"
     home.mkdir(parents=True)
     (home / "mine.py").write_text(MINE)
@@ -74,7 +74,7 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_a_measured_run_to_a_verified_snapshot(
     firstlight: Firstlight, real_run: Path, tmp_path: Path
 ) -> None:
-    """The path of the guide: a key, a signed snapshot, a reviewer who checks and then trusts."""
+    """As in the guide: a key, a signed snapshot, a reviewer who verifies and then trusts."""
     made = firstlight("keys", "generate", "--out", "key.pem")
     assert made.returncode == 0 and oct((tmp_path / "key.pem").stat().st_mode)[-3:] == "600"
     public = made.stdout.split("Public key:")[1].split()[0]
@@ -132,7 +132,7 @@ def test_a_changed_snapshot_ends_with_1_and_no_snapshot_with_2(
     assert nowhere.returncode == 2 and "no such" in json.loads(nowhere.stdout)["unusable"]
 
 
-def test_every_refusal_is_a_sentence_and_exit_code_2(
+def test_every_refusal_has_a_message_and_exit_code_2(
     real_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,13 +170,13 @@ def test_every_refusal_is_a_sentence_and_exit_code_2(
         ("٠٠٠٠-0002-1825-0097", False),
     ],
 )
-def test_the_last_digit_of_an_orcid_is_checked(orcid: str, right: bool) -> None:
+def test_the_check_digit_of_an_orcid_is_checked(orcid: str, right: bool) -> None:
     from firstlight.cli.publish import is_orcid
 
     assert is_orcid(orcid) is right
 
 
-def test_what_is_cited_and_quoted_names_id_and_key_and_the_command_can_be_copied(
+def test_citation_and_snippet_name_id_and_key_and_commands_can_be_copied(
     firstlight: Firstlight, real_run: Path, tmp_path: Path
 ) -> None:
     import shlex
@@ -204,11 +204,11 @@ def test_what_is_cited_and_quoted_names_id_and_key_and_the_command_can_be_copied
     assert firstlight("verify", snapshot).returncode == 0
 
 
-def test_a_title_is_text_in_the_snippet_not_a_link_or_an_order(made_up: Path) -> None:
-    from firstlight.snapshot.publishing import Wishes, build
+def test_a_title_in_the_snippet_is_text_never_markup(made_up: Path) -> None:
+    from firstlight.snapshot.publishing import PublishOptions, build
 
     title = "fits \x1b[31m\u202e[l](javascript:alert(1)) ![i](x) <b> `c`"
-    snippet = build([made_up], Wishes(title=title)).files["snippet.md"].decode()
+    snippet = build([made_up], PublishOptions(title=title)).files["snippet.md"].decode()
     heading = snippet.splitlines()[0]
     assert heading == r"### fits \[31m\[l\](javascript:alert(1)) !\[i\](x) \<b\> \`c\`"
     assert "| `matmul[small]/numpy/none` |" in snippet  # no backslash between backticks
@@ -240,7 +240,7 @@ def test_the_command_line_loads_neither_cryptography_nor_fsspec() -> None:
 # --- Stores, short ids, progress ------------------------------------------------------------------
 
 
-def test_a_store_is_verified_as_a_whole_and_the_worst_decides(
+def test_a_whole_store_is_verified_with_the_worst_exit_code(
     signed: Published, made_up: Path, store: LocalStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(store.path)]) == 0
@@ -259,7 +259,7 @@ def test_a_store_is_verified_as_a_whole_and_the_worst_decides(
         main(["verify", str(store.path), "--id", signed.id])
 
 
-def test_the_beginning_of_an_id_is_enough_where_it_is_unique(
+def test_a_unique_prefix_of_an_id_is_enough(
     signed: Published, store: LocalStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = f"{store.path}/{signed.id[:6]}"
@@ -267,7 +267,7 @@ def test_the_beginning_of_an_id_is_enough_where_it_is_unique(
     assert main(["verify", short, "--id", signed.id[:16]]) == 0
     assert "the id follows from index.json" in capsys.readouterr().out
     assert main(["verify", short, "--id", "0" * 16]) == 1
-    # So few digits can be had by trying: they prove nothing.
+    # So few digits can be found by trial, so they prove nothing.
     assert main(["verify", short, "--id", signed.id[:15]]) == 2
     assert "at least the first 16" in capsys.readouterr().err
     (store.path / (signed.id[:6] + "0" * 58)).mkdir()
@@ -276,12 +276,12 @@ def test_the_beginning_of_an_id_is_enough_where_it_is_unique(
     assert main(["verify", f"{store.path}/{'f' * 5}"]) == 2
 
 
-def test_the_beginning_of_an_id_is_enough_at_a_url(made_up: Path) -> None:
+def test_a_unique_prefix_of_an_id_is_enough_at_a_url(made_up: Path) -> None:
     done = publish([made_up], open_store("memory://short-ids"))
     assert open_snapshot(f"memory://short-ids/{done.id[:8]}").id == done.id
 
 
-def test_publishing_says_what_it_is_at_on_a_terminal_and_nothing_elsewhere(
+def test_publishing_shows_progress_only_on_a_terminal(
     made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Screen(io.StringIO):

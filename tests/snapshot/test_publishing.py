@@ -1,4 +1,4 @@
-"""What a snapshot consists of, and what is never published."""
+"""The contents of a snapshot, and what is never published."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
-from firstlight.snapshot.publishing import Published, Wishes, build, publish
-from firstlight.snapshot.redaction import Owner, marks, redact
+from firstlight.snapshot.publishing import Published, PublishOptions, build, publish
+from firstlight.snapshot.redaction import Owner, count_marks, redact
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import SCHEMAS
 from firstlight.snapshot.verifying import verify
@@ -52,7 +52,7 @@ def load(done: Published, name: str) -> Any:
     return json.loads((folder_of(done) / name).read_text())
 
 
-def test_the_id_is_the_sha256_of_the_index_and_the_index_that_of_every_file(
+def test_the_id_is_the_sha256_of_the_index_which_lists_that_of_every_file(
     signed: Published,
 ) -> None:
     folder = folder_of(signed)
@@ -95,30 +95,30 @@ def test_the_same_run_gives_the_same_bytes(
 
 
 def test_another_process_with_another_hash_seed_makes_the_same_archive(
-    made_up: Path, tmp_path: Path
+    made_up: Path, store: LocalStore, tmp_path: Path
 ) -> None:
     import sys
 
-    archives = []
-    for seed in ("1", "2"):
-        out = tmp_path / seed
-        command = [sys.executable, "-m", "firstlight", "publish", str(made_up), "--out", str(out)]
-        done = subprocess.run(
-            [*command, "--archive", "--json"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        archives.append(Path(json.loads(done.stdout)["archive"]).read_bytes())
-    assert archives[0] == archives[1]
+    here = publish([made_up], store, archive=True).archive
+    out = tmp_path / "other"
+    command = [sys.executable, "-m", "firstlight", "publish", str(made_up), "--out", str(out)]
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    done = subprocess.run(
+        [*command, "--archive", "--json"],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    there = json.loads(done.stdout)["archive"]
+    assert Path(there).read_bytes() == Path(str(here)).read_bytes()
 
 
 def test_the_order_in_which_runs_are_named_does_not_matter(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(n), number=n) for n in (3, 1, 2)]
-    assert build(runs, Wishes()).id == build(runs[::-1], Wishes()).id
+    assert build(runs, PublishOptions()).id == build(runs[::-1], PublishOptions()).id
     with pytest.raises(RefusedError, match="given twice"):
-        build([runs[0], runs[0]], Wishes())
+        build([runs[0], runs[0]], PublishOptions())
 
 
 def test_publishing_again_changes_nothing(
@@ -132,7 +132,7 @@ def test_publishing_again_changes_nothing(
     assert not list(folder.parent.glob(".publishing-*"))
 
 
-def test_an_archive_is_read_by_tar_and_says_nothing_of_its_maker(signed: Published) -> None:
+def test_tar_reads_an_archive_which_has_no_owner_or_time(signed: Published) -> None:
     with tarfile.open(str(signed.archive)) as archive:
         members = archive.getmembers()
         assert members[0].name == f"{signed.id}/{INDEX}"
@@ -175,7 +175,7 @@ def test_distributions_have_the_quantiles_of_numpy(signed: Published, made_up: P
                 assert value == pytest.approx(np.quantile(calls, float(q)), rel=1e-12)
 
 
-def test_the_manifest_answers_what_was_measured_on_what_and_where(signed: Published) -> None:
+def test_the_manifest_describes_cases_machine_and_software(signed: Published) -> None:
     about = load(signed, "manifest.json")
     run = about["runs"][0]
     assert run["harness"] == made_up_run.HARNESS
@@ -190,11 +190,11 @@ def test_the_manifest_answers_what_was_measured_on_what_and_where(signed: Publis
     assert [a["sha256"] for a in data["arrays"]] == [digest]
     whole = f'[[[64,64],"float32","{digest}"]]'
     assert data["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
-    # The same data for every backend: the hash says so.
+    # All backends get the same data.
     assert len({c["dataset"]["sha256"] for c in run["cases"]}) == 1
 
 
-def test_what_an_old_run_did_not_record_is_said_to_be_unknown(
+def test_what_an_old_run_did_not_record_is_marked_as_unknown(
     tmp_path: Path, store: LocalStore
 ) -> None:
     old = {k: v for k, v in HOST.items() if k != "lock"}
@@ -223,7 +223,7 @@ def test_the_validation_report_has_every_gate_and_delta(signed: Published) -> No
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
 
 
-def test_tables_and_plots_can_be_read_by_others(signed: Published) -> None:
+def test_tables_and_plots_are_readable_csv_and_svg(signed: Published) -> None:
     text = (folder_of(signed) / "tables/cases.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     summaries = load(signed, "runs/001/run.json")["cases"]
@@ -243,16 +243,16 @@ def test_tables_and_plots_can_be_read_by_others(signed: Published) -> None:
 
 def test_the_citation_has_what_the_format_requires(made_up: Path, store: LocalStore) -> None:
     """Required by CFF 1.2.0: authors, cff-version, message, title; orcid as a URL."""
-    wishes = Wishes(
+    options = PublishOptions(
         title='Start-up: "fast" or #slow?',
         creators=(Creator("Doe, Jané", "0000-0002-1825-0097", "CERN"), Creator("The Team")),
         license="CC-BY-4.0",
     )
-    done = publish([made_up], store, wishes)
+    done = publish([made_up], store, options)
     cff = yaml.safe_load((folder_of(done) / "CITATION.cff").read_text())
     assert {"authors", "cff-version", "message", "title"} <= set(cff)
     assert cff["cff-version"] == "1.2.0" and cff["type"] == "dataset"
-    assert cff["title"] == wishes.title and cff["license"] == "CC-BY-4.0"
+    assert cff["title"] == options.title and cff["license"] == "CC-BY-4.0"
     assert cff["authors"] == [
         {"family-names": "Doe", "given-names": "Jané", "affiliation": "CERN",
          "orcid": "https://orcid.org/0000-0002-1825-0097"},
@@ -260,7 +260,7 @@ def test_the_citation_has_what_the_format_requires(made_up: Path, store: LocalSt
     ]  # fmt: skip
     assert cff["date-released"] == "2026-03-01"
     zenodo = load(done, "zenodo.json")
-    assert zenodo["upload_type"] == "dataset" and zenodo["title"] == wishes.title
+    assert zenodo["upload_type"] == "dataset" and zenodo["title"] == options.title
     assert zenodo["creators"][0] == {
         "name": "Doe, Jané",
         "orcid": "0000-0002-1825-0097",
@@ -304,12 +304,12 @@ def test_home_directories_and_passwords_are_not_published(
     run = make_run(tmp_path / "run", cases=(case, CASES[1]), host=private, samples=[
         *samples, *make_samples(CASES[1], 6, 20, made_up_run.random.Random(2)),
     ])  # fmt: skip
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     for secret in (b"ann/", b"bo.b", b"Ann", b"geheim", b"/root", b"andr\\u", "andré".encode()):
         assert secret not in everything, secret
     assert b"/opt/lib" in everything and b"proxy.example:3128/home/page" in everything
-    # With a hash of the file as it was, a list of names would tell which one stood there.
+    # A hash of the original file would let anybody try a list of names.
     for name in ("plan.json", "samples.jsonl", "run.json"):
         assert hashlib.sha256((run / name).read_bytes()).hexdigest().encode() not in everything
     public = hashlib.sha256((folder_of(done) / "runs/001/samples.jsonl").read_bytes()).hexdigest()
@@ -317,7 +317,7 @@ def test_home_directories_and_passwords_are_not_published(
 
 
 def failed_run(folder: Path, stderr: str) -> Path:
-    """A run with a case that failed, and said this."""
+    """A run with a failed case and its message."""
     samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(1))
     samples[2] = replace(
         samples[2], status="failed", reason=stderr.splitlines()[-1], stderr_tail=stderr,
@@ -327,13 +327,13 @@ def failed_run(folder: Path, stderr: str) -> Path:
     return make_run(folder, cases=CASES[:2], samples=samples)
 
 
-def test_what_a_failure_says_of_user_machine_and_secrets_is_replaced_and_listed(
+def test_private_data_in_failure_messages_is_replaced_and_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "tr0ub4dor&3 'x")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # named like a secret, and none
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # named like a secret, but none
     monkeypatch.setenv("USER", "annegret")
-    monkeypatch.setenv("LOGNAME", "jax")  # also what a backend is called
+    monkeypatch.setenv("LOGNAME", "jax")  # also the name of a backend
     monkeypatch.setattr("socket.gethostname", lambda: "node7.lab.example")
     stderr = (
         "Traceback: File '/scratch/annegret/fit.py' on node7\nannegret@node7.lab.example by jax\n"
@@ -357,20 +357,20 @@ def test_what_a_failure_says_of_user_machine_and_secrets_is_replaced_and_listed(
     assert "tr0ub4dor" not in said and "TOKENIZERS" not in said
 
 
-def test_of_a_secret_that_begins_like_another_one_nothing_is_left() -> None:
+def test_secrets_that_share_a_prefix_are_replaced_completely() -> None:
     owner = Owner(secrets={"PASSWORD": "geheim", "DB_PASSWORD": "geheim-prod"})
     clean = redact(b'{"reason": "tried geheim-prod, then geheim"}', owner=owner)
     assert json.loads(clean.data) == {"reason": "tried ***, then ***"}
 
 
-def test_a_title_with_the_value_of_a_secret_variable_is_refused_and_an_authors_name_is_none(
+def test_a_title_with_a_secret_is_refused_and_an_author_is_no_secret(
     made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Doe, Jane")
-    publish([made_up], store, Wishes(creators=(Creator("Doe, Jane"),)))
+    publish([made_up], store, PublishOptions(creators=(Creator("Doe, Jane"),)))
     monkeypatch.setenv("PROXY_AUTHORIZATION", "tr0ub4dor&3")
     with pytest.raises(RefusedError, match="PROXY_AUTHORIZATION"):
-        publish([made_up], store, Wishes(title="Fits, tr0ub4dor&3"))
+        publish([made_up], store, PublishOptions(title="Fits, tr0ub4dor&3"))
 
 
 @pytest.mark.parametrize(
@@ -396,10 +396,10 @@ def test_credentials_in_messages_and_variables_are_replaced(text: str, public: s
     assert bool(clean.found) == (text != public)
 
 
-def test_what_the_publisher_names_is_not_published(tmp_path: Path, store: LocalStore) -> None:
+def test_texts_of_redact_are_not_published(tmp_path: Path, store: LocalStore) -> None:
     host = {**HOST, "environment": {"JAX_COORDINATOR_ADDRESS": "secret-node-7.lab:1234"}}
     run = make_run(tmp_path / "run", host=host)
-    done = publish([run], store, Wishes(redact=("secret-node-7.lab",)))
+    done = publish([run], store, PublishOptions(redact=("secret-node-7.lab",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     assert b"secret-node" not in everything and b"(redacted):1234" in everything
 
@@ -417,10 +417,10 @@ def test_a_home_in_an_unusual_place_is_replaced_too(
 def test_redaction_that_would_change_a_number_is_refused(made_up: Path, store: LocalStore) -> None:
     number = json.loads((made_up / "run.json").read_text())["cases"][0]["cold_seconds"]["median"]
     with pytest.raises(RefusedError):
-        publish([made_up], store, Wishes(redact=(str(number)[:4],)))
+        publish([made_up], store, PublishOptions(redact=(str(number)[:4],)))
 
 
-def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: LocalStore) -> None:
+def test_a_users_program_is_added_only_with_with_source(tmp_path: Path, store: LocalStore) -> None:
     program = tmp_path / "mine.py"
     program.write_text("def mine(): ...\n")
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
@@ -430,15 +430,15 @@ def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: Lo
     assert not (folder_of(without) / "sources").exists()
     source = load(without, "manifest.json")["publication"]["sources"]
     assert source == [{"run": "runs/001", "name": "mine.py", "sha256": digest, "path": None}]
-    added = publish([run], store, Wishes(with_source=True))
+    added = publish([run], store, PublishOptions(with_source=True))
     assert (folder_of(added) / "sources/001/mine.py").read_bytes() == program.read_bytes()
     program.write_text("def mine(): return 1\n")
     with pytest.raises(RefusedError, match="changed since it was measured"):
-        publish([run], store, Wishes(with_source=True))
+        publish([run], store, PublishOptions(with_source=True))
 
 
 def run_of_program(tmp_path: Path, text: str, name: str = "mine.py") -> Path:
-    """A run of a file of the user's own."""
+    """A run of the user's own file."""
     program = tmp_path / name
     program.write_text(text)
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
@@ -450,7 +450,7 @@ def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
     tmp_path: Path, store: LocalStore
 ) -> None:
     run = run_of_program(tmp_path, "def mine(): ...\n", "secret_fit.py")
-    done = publish([run], store, Wishes(redact=("secret",)))
+    done = publish([run], store, PublishOptions(redact=("secret",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
     assert b"secret" not in everything and verify(done.location).findings == ()
     source = load(done, "manifest.json")["publication"]["sources"][0]
@@ -467,18 +467,18 @@ def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
         (f"token = 'ghp_{'a' * 36}'\n", "what looks like a token"),
     ],
 )
-def test_a_program_that_holds_private_things_is_not_added(
+def test_a_program_with_private_data_is_not_added(
     tmp_path: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "tr0ub4dor&3")
     run = run_of_program(tmp_path, text)
     with pytest.raises(RefusedError, match=said):
-        publish([run], store, Wishes(with_source=True, redact=("hunter2",)))
+        publish([run], store, PublishOptions(with_source=True, redact=("hunter2",)))
     assert not store.path.exists()
-    publish([run], store, Wishes(redact=("hunter2",)))
+    publish([run], store, PublishOptions(redact=("hunter2",)))
 
 
-def test_what_would_not_verify_is_not_written(
+def test_a_snapshot_that_would_not_verify_is_not_written(
     made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forgetful(*runs: Any) -> Any:
@@ -490,11 +490,11 @@ def test_what_would_not_verify_is_not_written(
     assert not store.path.exists()
 
 
-def test_as_many_marks_are_found_again_as_were_counted() -> None:
+def test_every_counted_redaction_mark_is_found_again() -> None:
     text = b'{"a": "http://ann:hunter2@x/ and /home/ann/x", "b": "~ *** hunter2"}'
     clean = redact(text, ["hunter2"])
     assert b"hunter2" not in clean.data and b"ann" not in clean.data
-    assert 0 < clean.replacements <= marks(clean.data)
+    assert 0 < clean.replacements <= count_marks(clean.data)
     assert redact(b'{"a": "~"}').replacements == 0
 
 
@@ -502,7 +502,7 @@ def test_as_many_marks_are_found_again_as_were_counted() -> None:
 
 
 def edited(run: Path, tmp_path: Path, change: Any) -> Path:
-    """A copy of a run whose run.json was edited by hand."""
+    """A copy of a run with an edited run.json."""
     import shutil
 
     copy = tmp_path / "edited"
@@ -538,7 +538,7 @@ def test_a_run_whose_samples_were_edited_is_refused(
         (lambda p: p["cases"][0]["protocol"].update(warm_up="none"), "does not follow"),
     ],
 )
-def test_a_run_that_says_more_than_its_samples_is_refused(
+def test_a_run_that_does_not_follow_from_its_samples_is_refused(
     made_up: Path, tmp_path: Path, store: LocalStore, change: Any, said: str
 ) -> None:
     with pytest.raises(RefusedError, match=said):
@@ -546,12 +546,12 @@ def test_a_run_that_says_more_than_its_samples_is_refused(
     assert not store.path.exists()
 
 
-def test_an_incomplete_run_is_published_only_as_such(tmp_path: Path, store: LocalStore) -> None:
+def test_an_incomplete_run_is_published_only_with_allow(tmp_path: Path, store: LocalStore) -> None:
     samples = make_samples(CASES[0], 4, 20, made_up_run.random.Random(0))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
     with pytest.raises(RefusedError, match="--allow incomplete"):
         publish([run], store)
-    done = publish([run], store, Wishes(allow=("incomplete",)))
+    done = publish([run], store, PublishOptions(allow=("incomplete",)))
     about = load(done, "manifest.json")
     assert about["publication"]["allowed"] == ["incomplete"]
     assert about["runs"][0]["complete"] is False
@@ -560,7 +560,7 @@ def test_an_incomplete_run_is_published_only_as_such(tmp_path: Path, store: Loca
         publish([run], store)
 
 
-def test_an_unproven_label_is_published_only_as_such_and_without_a_number(
+def test_an_unproven_label_is_published_only_with_allow_and_without_a_number(
     tmp_path: Path, store: LocalStore
 ) -> None:
     draw = made_up_run.random.Random(0)
@@ -574,7 +574,7 @@ def test_an_unproven_label_is_published_only_as_such_and_without_a_number(
     )  # fmt: skip
     with pytest.raises(RefusedError, match=r"unproven: matmul\[small\]/jax-jit/warm"):
         publish([run], store)
-    done = publish([run], store, Wishes(allow=("unproven",)))
+    done = publish([run], store, PublishOptions(allow=("unproven",)))
     case = load(done, "validation_report.json")["cases"][1]
     assert not case["passed"] and case["gates"]["proven"] is False
     assert (
@@ -584,14 +584,14 @@ def test_an_unproven_label_is_published_only_as_such_and_without_a_number(
     assert named == ["matmul[small]/numpy/none"]
 
 
-def test_a_proof_that_its_own_counts_contradict_is_refused(
+def test_a_proof_that_contradicts_its_own_counts_is_refused(
     tmp_path: Path, store: LocalStore
 ) -> None:
     samples = make_samples(CASES[2], 6, 20, made_up_run.random.Random(0))
     samples[2] = replace(samples[2], cache=replace(made_up_run.proof(CASES[2]), hits=1))
     run = make_run(tmp_path / "run", cases=CASES[2:], samples=samples)
     with pytest.raises(RefusedError, match="its label is not proven: process 1: 1 hits of 3"):
-        publish([run], store, Wishes(allow=("unproven",)))
+        publish([run], store, PublishOptions(allow=("unproven",)))
 
 
 def test_a_run_without_any_number_is_refused(tmp_path: Path, store: LocalStore) -> None:
@@ -613,7 +613,7 @@ def test_a_process_that_counts_twice_is_refused(tmp_path: Path, store: LocalStor
 
 
 def attempts_at(index: int, number: int) -> list[Sample]:
-    """A case of which one process has so many attempts, one after the other."""
+    """A case in which one process has so many consecutive attempts."""
     draw = made_up_run.random.Random(0)
     check, *timed = make_samples(CASES[0], 6, 20, draw)
     more = make_samples(CASES[0], number, 20, draw)[1:]
@@ -621,10 +621,10 @@ def attempts_at(index: int, number: int) -> list[Sample]:
     return [check, *timed]
 
 
-def test_a_side_of_a_gate_is_published_with_the_processes_that_were_repeated(
+def test_a_side_of_a_gate_is_published_with_its_repeated_processes(
     tmp_path: Path, store: LocalStore
 ) -> None:
-    """On the side that did not break, every attempt is a time; it is no process more."""
+    """On the side that did not break, every attempt gives a time but is no further process."""
     samples = attempts_at(2, number=2)
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples, is_side_of_gate=True)
     done = publish([run], store)
@@ -636,21 +636,21 @@ def test_a_side_of_a_gate_is_published_with_the_processes_that_were_repeated(
     assert (case["processes_ok"], case["processes_planned"]) == (6, 6)
 
 
-def test_a_broken_process_of_a_gate_is_published_as_failed_although_its_repeat_was_well(
+def test_a_broken_process_of_a_gate_counts_as_failed_even_if_its_repeat_succeeded(
     tmp_path: Path, store: LocalStore
 ) -> None:
     flaky = attempts_at(2, number=2)
     flaky[3] = replace(flaky[3], status="failed", reason="lost", cold=None, warm=None)
     well = make_samples(CASES[1], 6, 20, made_up_run.random.Random(1))
     run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*flaky, *well], is_side_of_gate=True)
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     assert verify(done.location).findings == ()
     case = load(done, "runs/001/run.json")["cases"][0]
     assert (case["status"], case["cold_seconds"]) == ("failed", None)
 
 
 @pytest.mark.parametrize("missing", [0, 5])
-def test_a_repeated_process_does_not_stand_for_a_missing_one(
+def test_a_repeated_process_does_not_replace_a_missing_one(
     tmp_path: Path, store: LocalStore, missing: int
 ) -> None:
     samples = [s for s in attempts_at(2, number=2) if (s.kind, s.index) != ("timed", missing)]
@@ -703,19 +703,19 @@ CALL = (0.001,)
                           for s in samples], "succeeded but has no time"),
     ],
 )  # fmt: skip
-def test_samples_that_no_process_can_have_given_are_refused(
+def test_impossible_samples_are_refused(
     tmp_path: Path, store: LocalStore, change: Any, said: str
 ) -> None:
-    """The summaries follow from them: only what they say themselves gives them away."""
+    """The summaries follow from these samples: only contradictions in them reveal the forgery."""
     samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
     with pytest.raises(RefusedError, match=said):
-        publish([run], store, Wishes(allow=("incomplete",)))
+        publish([run], store, PublishOptions(allow=("incomplete",)))
     assert not store.path.exists()
 
 
 def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Path:
-    """The run with lines of its samples changed by hand, and summaries that follow from them."""
+    """The run with edited samples, and summaries that follow from them."""
     lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
     change(lines)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
@@ -728,7 +728,7 @@ def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Pat
 
 
 def stretched(seconds: float) -> Any:
-    """Every cold start takes so long, give or take a microsecond each; nothing else changes."""
+    """Set every cold start to these seconds, one microsecond apart; nothing else changes."""
 
     def change(lines: list[dict[str, Any]]) -> None:
         for number, line in enumerate(line for line in lines if line["cold"]):
@@ -764,7 +764,7 @@ def in_proportion(lines: list[dict[str, Any]]) -> None:
 
 
 def without_the_worst(lines: list[dict[str, Any]]) -> None:
-    """The best four of six, numbered anew; the plan then says four."""
+    """The best four of six, renumbered, with a plan of four."""
     timed = sorted((x for x in lines if x["cold"]), key=lambda x: x["cold"]["total_seconds"])
     for line in timed[4:]:
         lines.remove(line)
@@ -789,7 +789,7 @@ def swapped(lines: list[dict[str, Any]]) -> None:
         (swapped, "not in the order in which they ran"),
     ],
 )
-def test_samples_that_the_record_itself_refutes_are_refused_and_found(
+def test_self_contradictory_samples_are_refused_and_found(
     tmp_path: Path, store: LocalStore, change: Any, said: str
 ) -> None:
     run = make_run(tmp_path / "run", cases=CASES[:1])
@@ -811,10 +811,10 @@ def test_processes_that_take_longer_than_their_run_are_refused(
         publish([last], store)
 
 
-def test_the_seed_of_the_plan_says_in_which_order_cases_run(
+def test_the_order_of_processes_must_follow_from_the_seed_of_the_plan(
     tmp_path: Path, store: LocalStore
 ) -> None:
-    """Rounds that were left out, with the rest numbered and placed anew, are in another order."""
+    """If rounds are left out and the rest renumbered, the order no longer fits the seed."""
     run = make_run(tmp_path / "run", processes=8)
 
     def drop_a_round(lines: list[dict[str, Any]]) -> None:
@@ -830,10 +830,8 @@ def test_the_seed_of_the_plan_says_in_which_order_cases_run(
         publish([as_recorded(run, drop_a_round)], store)
 
 
-def test_time_of_which_nothing_is_recorded_is_said_to_be_unknown(
-    tmp_path: Path, store: LocalStore
-) -> None:
-    """A single case gives no order away: what is left is the time that a process would need."""
+def test_a_gap_without_records_is_reported_as_unknown(tmp_path: Path, store: LocalStore) -> None:
+    """With a single case the order reveals nothing; only the time of a whole process does."""
     run = make_run(tmp_path / "run", cases=CASES[:1])
 
     def later(lines: list[dict[str, Any]]) -> None:
@@ -848,10 +846,8 @@ def test_time_of_which_nothing_is_recorded_is_said_to_be_unknown(
     assert "s after matmul[small]/numpy/none, process 2" in said
 
 
-def test_the_best_processes_of_more_leave_gaps_that_are_named(
-    tmp_path: Path, store: LocalStore
-) -> None:
-    """Four of six, numbered anew, with a plan of four: two of the three gaps are long ones."""
+def test_left_out_processes_leave_gaps_that_are_reported(tmp_path: Path, store: LocalStore) -> None:
+    """Four of six processes, renumbered, with a plan of four: two of the three gaps are long."""
     samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(0))
     for i, sample in enumerate(samples):
         if sample.warm is not None:  # a second each, no two alike
@@ -889,12 +885,12 @@ def named_gaps(done: Published) -> list[str]:
         of_timed("correctness", max_relative_error=1e-5),  # just within the tolerance
     ],
 )
-def test_what_the_instrument_does_with_slow_programs_is_published(
+def test_samples_of_slow_or_interrupted_runs_are_accepted(
     tmp_path: Path, store: LocalStore, change: Any
 ) -> None:
     samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
-    done = publish([run], store, Wishes(allow=("incomplete",)))
+    done = publish([run], store, PublishOptions(allow=("incomplete",)))
     assert verify(done.location).findings == ()
     (case,) = load(done, "distributions.json")["runs"][0]["cases"]
     assert case["processes"] == [s.index for s in samples if s.kind == "timed"]
@@ -909,7 +905,7 @@ def test_what_the_instrument_does_with_slow_programs_is_published(
         ({"reference": None}, "none was planned"),
     ],
 )
-def test_a_plan_whose_labels_are_not_those_of_its_cases_is_refused(
+def test_a_plan_with_case_ids_that_contradict_the_fields_is_refused(
     tmp_path: Path, store: LocalStore, fields: dict[str, Any], said: str
 ) -> None:
     case = replace(CASES[0], **fields)
@@ -920,7 +916,7 @@ def test_a_plan_whose_labels_are_not_those_of_its_cases_is_refused(
         publish([run], store)
 
 
-def test_two_processes_in_one_place_of_the_order_are_refused(
+def test_two_processes_at_one_position_are_refused(
     made_up: Path, tmp_path: Path, store: LocalStore
 ) -> None:
     copy = edited(made_up, tmp_path, lambda plain: None)
@@ -943,7 +939,7 @@ def test_two_processes_in_one_place_of_the_order_are_refused(
         ("2020-01-01T00:00:00.000+00:00", "before it began"),
     ],
 )
-def test_a_run_whose_times_are_none_or_out_of_order_is_refused(
+def test_a_run_with_invalid_or_unordered_times_is_refused(
     made_up: Path, tmp_path: Path, store: LocalStore, finished: str, said: str
 ) -> None:
     with pytest.raises(RefusedError, match=said):
@@ -951,7 +947,7 @@ def test_a_run_whose_times_are_none_or_out_of_order_is_refused(
 
 
 @pytest.mark.parametrize("started", ["1999-01-01T00:00:00.000+00:00", "2027-01-01T00:00:00+00:00"])
-def test_a_process_that_ran_before_or_after_its_run_is_refused(
+def test_a_process_outside_its_run_is_refused(
     made_up: Path, tmp_path: Path, store: LocalStore, started: str
 ) -> None:
     copy = edited(made_up, tmp_path, lambda plain: None)

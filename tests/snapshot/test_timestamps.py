@@ -1,4 +1,4 @@
-"""Proofs of time, by an authority that OpenSSL makes and whose answers OpenSSL checks too."""
+"""Proofs of time by a real authority: OpenSSL makes its tokens and checks them, too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ess_cert_id_alg = sha256
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority, and one for time stamps that it has certified."""
+    """A certificate authority, and a time-stamping authority certified by it."""
 
     folder: Path
 
@@ -73,7 +73,7 @@ class Authority:
         return self
 
     def stamp(self, data: Path, *options: str) -> bytes:
-        """What the authority answers to the query that the guide has users make."""
+        """The authority's response to the query in the guide."""
         options = options or ("-sha256", "-cert")
         self.openssl("ts", "-query", "-data", data, *options, "-out", "q.tsq")
         self.openssl("ts", "-reply", "-config", "c.cnf", "-section", "tsa_config", "-out", "a.tsr",
@@ -124,13 +124,13 @@ def test_a_token_of_openssl_proves_the_time_offline(
     assert "by the clock of The clock" in capsys.readouterr().out
 
 
-def test_what_was_signed_before_a_key_was_revoked_stays_trusted_if_its_time_is_proven(
+def test_a_signature_proven_older_than_a_revocation_stays_trusted(
     authority: Authority, signed: Published, key: PrivateKey
 ) -> None:
     keys, now = TrustedKeys.of_user(), datetime.now(UTC)
     keys.add(key.public, "Jane Doe")
     clock = keys.add_authority((authority.folder / "ca.pem").read_bytes(), "The clock")
-    with pytest.raises(KeyFileError, match="an authority for time stamps, not a key"):
+    with pytest.raises(KeyFileError, match="a time-stamping authority, not a key"):
         keys.revoke(clock, now.date())
     token = authority.stamp(Path(signed.location) / INDEX)
     keys.revoke(key.public.id, (now + timedelta(days=2)).date())
@@ -161,13 +161,13 @@ def test_a_snapshot_cannot_be_older_than_what_it_measured(
     authority: Authority, signed: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = authority.stamp(Path(signed.location) / INDEX)
-    said = "firstlight.snapshot.authenticity._said"
-    monkeypatch.setattr(said, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
+    parsed = "firstlight.snapshot.authenticity._parsed"
+    monkeypatch.setattr(parsed, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
     (finding,) = verify(signed.location, timestamp=token).findings
-    assert "says it was measured at 2999" in finding.message
+    assert "claims to be measured at 2999" in finding.message
 
 
-def test_a_changed_byte_gives_no_other_time_and_no_other_authority(
+def test_a_changed_byte_never_yields_another_time_or_authority(
     authority: Authority, signed: Published
 ) -> None:
     index = (Path(signed.location) / INDEX).read_bytes()
@@ -181,6 +181,6 @@ def test_a_changed_byte_gives_no_other_time_and_no_other_authority(
             found = read_token(bytes(changed), index)
         except TimestampError:
             refused += 1
-        else:  # in what nobody signed: the status around the token
+        else:  # in the unsigned part: the status around the token
             assert (found.time, found.chain[0]) == (genuine.time, genuine.chain[0])
     assert refused > 350

@@ -1,4 +1,4 @@
-"""What `verify` finds, and what it says it could not check."""
+"""What `verify` finds, and what it reports as not checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, Unusab
 from firstlight.snapshot.keys import PrivateKey, generate, load_private, sign
 from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
 from firstlight.snapshot.opening import open_snapshot
-from firstlight.snapshot.publishing import Published, Wishes, publish
+from firstlight.snapshot.publishing import Published, PublishOptions, publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
@@ -39,7 +39,7 @@ VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 
 
 def found(location: Path | str, **options: Any) -> bool:
-    """Whether verifying ends with anything but `valid`."""
+    """Whether the outcome of verifying is not `valid`."""
     try:
         return bool(verify(location, **options).findings)
     except UnusableSnapshotError:
@@ -50,14 +50,14 @@ def words(result: Verification) -> str:
     return "\n".join(finding.message for finding in result.findings)
 
 
-def test_a_valid_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
+def test_a_valid_snapshot_has_no_findings_and_lists_what_it_cannot_show(signed: Published) -> None:
     result = verify(signed.location)
     assert result.findings == () and result.exit_code == 0
     assert (result.outcome, result.skipped) == ("valid", ())
     assert last_line(result) == "Valid, as far as files can tell."
     assert result.id == signed.id and result.signature == "valid"
     said = "\n".join(result.checked)
-    hold = ("the id follows", "have the hash", "signed with the key", "fit their schemas")
+    hold = ("the id follows", "match their hashes", "signed with the key", "fit their schemas")
     for what in (*hold, "follow from the 21 raw samples", "proved its cache label", "byte by byte"):
         assert what in said
     unknown = "\n".join(result.not_checked)
@@ -82,7 +82,7 @@ def test_an_archive_is_verified_like_its_directory_and_nothing_is_unpacked(
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A signed snapshot of this module's own, and its archive."""
+    """This module's own signed snapshot, and its archive."""
     base = tmp_path_factory.mktemp("victim")
     generate(base / "key.pem")
     run = make_run(base / "run", cases=CASES[:2], calls=20)
@@ -112,10 +112,10 @@ def test_any_changed_byte_is_found(
         path.write_bytes(whole)
 
 
-def test_every_byte_of_index_and_signature_counts_also_under_another_name(
+def test_every_byte_of_index_and_signature_counts_even_in_a_renamed_folder(
     victim: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The folder's name does not help here, so each file has to give the change away itself."""
+    """The folder is not named after the id, so only the files themselves reveal the change."""
     copy = tmp_path / "copy"
     shutil.copytree(victim[0], copy)
     draw = random.Random(1)
@@ -154,7 +154,7 @@ def test_an_added_empty_folder_is_found(signed: Published) -> None:
     assert "an empty folder" in words(verify(signed.location))
 
 
-def test_an_archive_that_is_cut_off_or_goes_on_is_found(signed: Published, tmp_path: Path) -> None:
+def test_a_truncated_or_extended_archive_is_found(signed: Published, tmp_path: Path) -> None:
     whole = Path(str(signed.archive)).read_bytes()
     place = tmp_path / "x.tar"
     for size in (0, 1, 511, 512, 513, 5000, len(whole) - 1024, len(whole) - 512, len(whole) - 1):
@@ -168,7 +168,7 @@ def test_an_archive_that_is_cut_off_or_goes_on_is_found(signed: Published, tmp_p
 # --- Identity and signature -----------------------------------------------------------------------
 
 
-def test_the_id_from_a_paper_is_held_against_the_snapshot(signed: Published) -> None:
+def test_an_expected_id_is_compared_with_the_snapshot(signed: Published) -> None:
     assert not found(signed.location, expected_id=signed.id.upper())
     assert "not the" in words(verify(signed.location, expected_id="0" * 64))
 
@@ -198,7 +198,7 @@ def test_an_unsigned_snapshot_says_so(made_up: Path, store: LocalStore) -> None:
     assert "it is not signed" in "\n".join(result.not_checked)
 
 
-def test_a_signature_can_neither_be_taken_away_nor_added_nor_replaced(
+def test_a_signature_cannot_be_removed_added_or_replaced(
     signed: Published, made_up: Path, tmp_path: Path
 ) -> None:
     folder = Path(signed.location)
@@ -221,7 +221,7 @@ Forge = Callable[[dict[str, bytes]], None]
 
 
 def forge(source: Path, target: Path, change: Forge, key: PrivateKey | None = None) -> Path:
-    """A snapshot with changed files whose index, id and signature fit the change."""
+    """A snapshot with changed files, and with index, id and signature that match them."""
     files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
     for name in (INDEX, SIGNATURE):
         files.pop(name, None)
@@ -287,7 +287,7 @@ def first_number(plain: Any) -> Any:
         (rewritten(MANIFEST, lambda p: p.pop("made_by")), "fit|made_by|cannot be evaluated"),
     ],
 )  # fmt: skip
-def test_a_forged_snapshot_with_fitting_hashes_is_found(
+def test_a_forged_snapshot_with_matching_hashes_is_found(
     signed: Published, tmp_path: Path, key: PrivateKey, change: Forge, said: str
 ) -> None:
     folder = forge(Path(signed.location), tmp_path / "forged", change, key)
@@ -296,7 +296,7 @@ def test_a_forged_snapshot_with_fitting_hashes_is_found(
 
 
 def test_an_honest_rewrite_is_valid(signed: Published, tmp_path: Path) -> None:
-    """The forging above finds what it changes, not that something was forged."""
+    """The forgeries above are found by their changes, not because they were rewritten."""
     folder = forge(Path(signed.location), tmp_path / "same", lambda files: None)
     assert verify(folder).findings == ()
 
@@ -305,7 +305,7 @@ OTHER_MAKER = rewritten(MANIFEST, lambda p: p["made_by"].update(code_sha256="0" 
 
 
 def made_elsewhere(*changes: Forge) -> Forge:
-    """The changes, in a snapshot that says that another Firstlight made it."""
+    """The changes, in a snapshot that claims another Firstlight made it."""
 
     def apply(files: dict[str, bytes]) -> None:
         for change in (OTHER_MAKER, *changes):
@@ -321,7 +321,7 @@ def restyled(files: dict[str, bytes]) -> None:
 
 
 def false_beside_the_numbers(files: dict[str, bytes]) -> None:
-    """What nobody can make again who has another Firstlight: lies under a claim."""
+    """Files that another Firstlight cannot reproduce may contain lies, so they are listed."""
     files["runs/001/report.html"] = b"<script>alert(1)</script>"
     files["CITATION.cff"] = files["CITATION.cff"].replace(b"title:", b"title: Ten times faster #")
     rows = files["tables/cases.csv"].splitlines()
@@ -336,7 +336,7 @@ def false_beside_the_numbers(files: dict[str, bytes]) -> None:
         (false_beside_the_numbers, ("CITATION.cff", "runs/001/report.html", "tables/cases.csv")),
     ],
 )
-def test_files_that_a_claim_of_another_maker_hides_from_checking_are_listed_with_an_exit_code(
+def test_files_unchecked_because_of_another_maker_are_listed_with_exit_code_3(
     signed: Published,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -393,7 +393,7 @@ def no_samples(files: dict[str, bytes]) -> None:
          "claims to be wrong"),
     ],
 )  # fmt: skip
-def test_what_another_firstlight_says_as_data_is_held_against_the_runs(
+def test_data_derived_by_another_firstlight_must_follow_from_the_runs(
     signed: Published, tmp_path: Path, change: Forge, said: str
 ) -> None:
     result = verify(forge(Path(signed.location), tmp_path / "b", made_elsewhere(change)))
@@ -409,7 +409,7 @@ def by_method(method: Any) -> Forge:
 
 @pytest.mark.parametrize("change", [lambda files: None, rewritten(
     "runs/001/run.json", lambda p: first_number(p).update(median=0.001))])  # fmt: skip
-def test_newer_statistics_switch_off_no_check_but_are_refused(
+def test_a_newer_summary_method_is_refused(
     signed: Published, tmp_path: Path, change: Forge, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = forge(
@@ -422,7 +422,7 @@ def test_newer_statistics_switch_off_no_check_but_are_refused(
 
 
 @pytest.mark.parametrize("method", [0, -1, "x", None, 1.0, True])
-def test_a_method_that_is_none_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
+def test_an_invalid_summary_method_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
     folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(method)))
     assert "manifest.json does not follow" in words(verify(folder))
 
@@ -453,8 +453,8 @@ def test_summaries_by_an_older_method_are_published_and_verified_by_that_method(
     assert "a summary does not follow from the samples" in words(verify(relabelled))
 
 
-def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Path) -> None:
-    """Samples that were made up, under the id and the hash of a genuine run."""
+def test_redaction_cannot_hide_changed_samples(signed: Published, tmp_path: Path) -> None:
+    """Made-up samples under the id and hash of a genuine run."""
     claim = rewritten(
         MANIFEST,
         lambda p: p["publication"].update(redacted={"runs/001/samples.jsonl": {"replacements": 1}}),
@@ -473,12 +473,12 @@ def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Pa
         assert ("is not the file that run.json was made from" in said) == (other in changes)
 
 
-def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:
+def test_an_unsound_case_that_was_not_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:
     samples = made_up_run.make_samples(CASES[0], 6, 20, random.Random(0))
     samples[-1] = replace(samples[-1], status="crashed", cold=None, warm=None, reason="signal 11")
     more = made_up_run.make_samples(CASES[1], 6, 20, random.Random(0))
     run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*samples, *more])
-    done = publish([run], store, Wishes(allow=("failed",)))
+    done = publish([run], store, PublishOptions(allow=("failed",)))
     assert verify(done.location).findings == ()
     change = rewritten(MANIFEST, lambda p: p["publication"].update(allowed=[]))
     folder = forge(Path(done.location), tmp_path / "forged", change)
@@ -498,7 +498,7 @@ def test_a_newer_snapshot_is_refused_with_what_to_do(signed: Published, tmp_path
             read(folder)
 
 
-def test_what_is_no_snapshot_is_refused(tmp_path: Path, made_up: Path) -> None:
+def test_a_folder_or_file_that_is_no_snapshot_is_refused(tmp_path: Path, made_up: Path) -> None:
     with pytest.raises(UnusableSnapshotError, match="no such directory"):
         verify(tmp_path / "nowhere")
     with pytest.raises(UnusableSnapshotError, match=r"no index\.json"):
@@ -523,7 +523,7 @@ def test_an_interrupted_upload_is_no_snapshot(signed: Published, tmp_path: Path)
             read(tmp_path / "part")
 
 
-def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
+def test_opening_returns_only_files_of_the_index(signed: Published) -> None:
     snapshot = open_snapshot(signed.location)
     assert snapshot.id == signed.id and len(snapshot.runs[0].cases) == 3
     assert len(snapshot.samples(0)) == 21 and snapshot.plan(0).target == "quick"
@@ -534,8 +534,8 @@ def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
             snapshot.read(name)
 
 
-def test_a_snapshot_of_version_1_is_still_verified_and_opened() -> None:
-    """`snapshot-1.tar.gz` was made when the format was new, and is never made again."""
+def test_a_snapshot_of_format_version_1_still_verifies_and_opens() -> None:
+    """`snapshot-1.tar.gz` was made when the format was new, and must never be made again."""
     place = Path(__file__).with_name("snapshot-1.tar.gz")
     result = verify(place, expected_id=VERSION_1)
     assert result.findings == () and result.signature == "valid", words(result)

@@ -49,10 +49,10 @@ def add_to(commands: Commands) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.ops import doctor
-    from firstlight.ops.checks import Given
+    from firstlight.ops.checks import Targets
     from firstlight.present.plain_text import printable
 
-    given = Given(
+    targets = Targets(
         options.constraints,
         options.warm,
         options.cache,
@@ -62,10 +62,10 @@ def handle(options: argparse.Namespace) -> int:
         options.alertmanager,
     )
     stage = doctor.Stage(options.stage or "any")
-    examined = doctor.examine(stage, given)
+    results = doctor.examine(stage, targets)
     if options.json:
-        print(doctor.as_json(stage, examined), end="")
+        print(doctor.as_json(stage, results), end="")
     else:
-        for line in doctor.as_text(examined).splitlines():
+        for line in doctor.as_text(results).splitlines():
             print(printable(line))
-    return doctor.exit_code(examined)
+    return doctor.exit_code(results)

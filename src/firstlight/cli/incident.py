@@ -29,15 +29,15 @@ def add_to(commands: Commands) -> None:
 def handle(options: argparse.Namespace) -> int:
     import time
 
-    from firstlight.ops.checks import Given
+    from firstlight.ops.checks import Targets
     from firstlight.ops.incident import collect
 
-    given = Given(
+    targets = Targets(
         constraints=options.constraints,
         manifest=options.warm,
         cache=options.cache,
         prometheus_url=options.prometheus,
     )
-    for path in collect(options.out, given, time.time()):
+    for path in collect(options.out, targets, time.time()):
         print(path)
     return 0

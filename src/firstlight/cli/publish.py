@@ -79,7 +79,7 @@ def add_to(commands: Commands) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.publishing import Wishes, publish
+    from firstlight.snapshot.publishing import PublishOptions, publish
     from firstlight.snapshot.storage import open_store
 
     if options.out.lower().startswith("memory:"):
@@ -87,7 +87,7 @@ def handle(options: argparse.Namespace) -> int:
             f"--out {options.out}: memory lasts only as long as this command, and the snapshot "
             "would be lost. Give a directory, or a URL such as s3://bucket/results."
         )
-    wishes = Wishes(
+    chosen = PublishOptions(
         title=options.title,
         creators=tuple(creator(text) for text in options.creator),
         license=options.license,
@@ -99,7 +99,7 @@ def handle(options: argparse.Namespace) -> int:
     store, signer = open_store(options.out), key.public.base64 if key else None
     steps = LiveLine(sys.stderr)
     try:
-        done = publish(options.runs, store, wishes, key, options.archive, steps.show)
+        done = publish(options.runs, store, chosen, key, options.archive, steps.show)
     finally:
         steps.clear()
     beside = write_beside(store, done.id, signer)

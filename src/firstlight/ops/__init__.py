@@ -1,1 +1,1 @@
-"""What people on call need: alert rules, dashboards, manifests, checks, failures on purpose."""
+"""For people on call: alert rules, dashboards, manifests, checklists, deliberate failures."""

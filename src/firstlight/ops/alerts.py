@@ -1,7 +1,7 @@
-"""Alerts on a value that is wrong by itself, besides those on budgets: one table.
+"""The table of alerts that depend on no error budget.
 
-Ranges are written in seconds ([600s]); `rules` may shorten them. `fires` are the series of a
-promtool test under which the alert fires, `silent` those of a healthy process.
+Ranges are written in seconds ([600s]); `rules` may shorten them. `fires` and `silent` are the
+series of promtool tests: under the first the alert fires, the second are of a healthy process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from firstlight.ops.objectives import HERE, Scope
+from firstlight.ops.objectives import TEST_PROCESS, Scope
 from firstlight.telemetry import metrics as m
 
 Series = tuple[tuple[str, str], ...]
@@ -36,14 +36,19 @@ class Alert:
     silent_in_deploys: bool = True
 
 
-_DEVICE = f'{HERE},device="gpu:0"'
+_DEVICE = f'{TEST_PROCESS},device="gpu:0"'
 
 
 def _at(name: str, labels: str, values: str) -> tuple[str, str]:
     return f"{name}{{{labels}}}", values
 
 
-def _used(share: float) -> str:
+def _cases(metric: m.Metric, labels: str, fires: str, silent: str) -> tuple[Series, Series]:
+    """The series of an alert's two tests, for an alert on one metric."""
+    return (_at(metric.name, labels, fires),), (_at(metric.name, labels, silent),)
+
+
+def _memory_used_over(share: float) -> str:
     used, limit = m.DEVICE_MEMORY_USED.name, m.DEVICE_MEMORY_LIMIT.name
     return f"max by (job, instance) ({used} / ({limit} > 0)) > {share}"
 
@@ -60,7 +65,7 @@ def _more_than(count: float, metric: m.Metric, scope: Scope, seconds: int, label
     risen = f"sum by ({scope.by}) (increase({chosen}[{seconds}s])) > {count}"
     if count:
         return risen
-    # A counter that appears with its first event has risen too, which increase() does not see.
+    # increase() does not see a counter whose first sample is already 1.
     new = f"sum by ({scope.by}) ({chosen} unless {chosen} offset {seconds}s) > 0"
     return f"{risen} or {new}"
 
@@ -87,7 +92,7 @@ _MODEL = 'model="demo"'
 _FULL = 'reason=~"queue_full|deadline"'
 _ON = "{{ $labels.instance }}"
 _FUNCTION = "{{ $labels.function }}"
-_STEP = f'{HERE},function="step"'
+_STEP = f'{TEST_PROCESS},function="step"'
 ALERTS = (
     Alert(
         "FirstlightStartSlow",
@@ -97,8 +102,7 @@ ALERTS = (
         60,
         f"{_ON} took more than a minute to be ready.",
         "cold-compile",
-        fires=(_at(m.STARTUP_DURATION.name, HERE, "90+0x"),),
-        silent=(_at(m.STARTUP_DURATION.name, HERE, "2+0x"),),
+        *_cases(m.STARTUP_DURATION, TEST_PROCESS, "90+0x", "2+0x"),
     ),
     Alert(
         "FirstlightRequestPathCompiles",
@@ -108,8 +112,7 @@ ALERTS = (
         0,
         f"{_ON} compiles while requests wait.",
         "repeated-recompilation",
-        fires=(_at(m.REQUEST_PATH_COMPILES.name, HERE, "0+1x"),),
-        silent=(_at(m.REQUEST_PATH_COMPILES.name, HERE, "0+0x"),),
+        *_cases(m.REQUEST_PATH_COMPILES, TEST_PROCESS, "0+1x", "0+0x"),
     ),
     Alert(
         "FirstlightThunderingCompilation",
@@ -118,7 +121,7 @@ ALERTS = (
         "count by (job) (sum by (job, instance) (increase("
         f'{m.COMPILE_CACHE_REQUESTS.name}{{result="miss"}}[600s])) > 0) > 3',
         120,
-        "More than three processes of {{ $labels.job }} compile at once what one could.",
+        "More than three processes of {{ $labels.job }} compile at once; one could for all.",
         "thundering-compilation",
         fires=_misses("abcd"),
         silent=_misses("a"),
@@ -132,15 +135,14 @@ ALERTS = (
         0,
         "The device ran out of memory for {{ $labels.model }}.",
         "out-of-memory",
-        fires=(_at(m.OUT_OF_MEMORY.name, _MODEL, "0+1x"),),
-        silent=(_at(m.OUT_OF_MEMORY.name, _MODEL, "0+0x"),),
+        *_cases(m.OUT_OF_MEMORY, _MODEL, "0+1x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(
         "FirstlightMemoryHeadroomGone",
         Severity.PAGE,
         Scope.PROCESS,
-        _used(0.97),
+        _memory_used_over(0.97),
         120,
         f"{_ON} has less than 3 % of its device's memory left.",
         "out-of-memory",
@@ -151,7 +153,7 @@ ALERTS = (
         "FirstlightMemoryHeadroomLow",
         Severity.TICKET,
         Scope.PROCESS,
-        _used(0.9),
+        _memory_used_over(0.9),
         600,
         f"{_ON} has less than 10 % of its device's memory left.",
         "out-of-memory",
@@ -165,8 +167,7 @@ ALERTS = (
         f"sum by (model) (rate({m.REJECTED.name}{{{_FULL}}}[300s])) > 0.05 * "
         f"sum by (model) (rate({m.REQUESTS.name}[300s]))",
         300,
-        "More than 5 % of the requests for {{ $labels.model }} are refused: it has too few "
-        "replicas.",
+        "More than 5 % of the requests for {{ $labels.model }} are refused: too few replicas.",
         "overload",
         fires=(
             _at(m.REJECTED.name, f'{_MODEL},reason="queue_full"', "0+10x"),
@@ -195,10 +196,9 @@ ALERTS = (
         Scope.PROCESS,
         f"max by (job, instance) ({m.DEVICE_FALLBACK.name}) > 0",
         60,
-        f"{_ON} should use an accelerator and does not.",
+        f"{_ON} should use an accelerator but does not.",
         "runtime-mismatch",
-        fires=(_at(m.DEVICE_FALLBACK.name, HERE, "1+0x"),),
-        silent=(_at(m.DEVICE_FALLBACK.name, HERE, "0+0x"),),
+        *_cases(m.DEVICE_FALLBACK, TEST_PROCESS, "1+0x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(
@@ -208,10 +208,10 @@ ALERTS = (
         "min by (job, instance) (up) == 0 and on (job, instance) "
         f"count by (job, instance) (count_over_time({m.RUNTIME_INFO.name}[86400s]))",
         120,
-        f"{_ON} does not answer Prometheus any more.",
+        f"{_ON} no longer answers Prometheus.",
         "availability",
-        fires=(_at("up", HERE, "0+0x"), *_runtimes("0.10.2")),
-        silent=(_at("up", HERE, "1+0x"),),
+        fires=(_at("up", TEST_PROCESS, "0+0x"), *_runtimes("0.10.2")),
+        silent=(_at("up", TEST_PROCESS, "1+0x"),),
     ),
     Alert(
         "FirstlightRestarting",
@@ -220,11 +220,11 @@ ALERTS = (
         f"max by (job, instance) (changes({m.PROCESS_START.name}[1800s])) > 3 and on (job, "
         f"instance) count by (job, instance) (count_over_time({m.RUNTIME_INFO.name}[1800s]))",
         0,
-        f"{_ON} was started again more than three times in half an hour.",
+        f"{_ON} restarted more than three times in half an hour.",
         "availability",
-        fires=(_at(m.PROCESS_START.name, HERE, "0+1x"), *_runtimes("0.10.2")),
-        silent=(_at(m.PROCESS_START.name, HERE, "5+0x"),),
-        silent_in_deploys=False,  # each of its starts looks like one
+        fires=(_at(m.PROCESS_START.name, TEST_PROCESS, "0+1x"), *_runtimes("0.10.2")),
+        silent=(_at(m.PROCESS_START.name, TEST_PROCESS, "5+0x"),),
+        silent_in_deploys=False,  # every start looks like a deploy
     ),
     Alert(
         "FirstlightRecompiling",
@@ -232,22 +232,20 @@ ALERTS = (
         Scope.FUNCTION,
         _more_than(5, m.RECOMPILES, Scope.FUNCTION, 600),
         0,
-        f"{_FUNCTION} is compiled again and again on {_ON}.",
+        f"{_FUNCTION} keeps being recompiled on {_ON}.",
         "repeated-recompilation",
-        fires=(_at(m.RECOMPILES.name, _STEP, "0+1x"),),
-        silent=(_at(m.RECOMPILES.name, _STEP, "3+0x"),),
+        *_cases(m.RECOMPILES, _STEP, "0+1x", "3+0x"),
     ),
     Alert(
         "FirstlightLeak",
         Severity.TICKET,
         Scope.FUNCTION,
-        # A collection of garbage, or a scrape that failed, does not end it.
+        # Over 15 minutes, so that a garbage collection or a failed scrape does not resolve it.
         f"max by ({Scope.FUNCTION.by}) (max_over_time({m.LEAK_SUSPECTED.name}[900s])) > 0",
         60,
-        f"Memory of {_ON} grows steadily; arrays made by {_FUNCTION} stay alive.",
+        f"The memory of {_ON} grows steadily; arrays made by {_FUNCTION} stay alive.",
         "memory-leak",
-        fires=(_at(m.LEAK_SUSPECTED.name, f'{_STEP},memory="arrays"', "1+0x"),),
-        silent=(_at(m.LEAK_SUSPECTED.name, f'{_STEP},memory="arrays"', "0+0x"),),
+        *_cases(m.LEAK_SUSPECTED, f'{_STEP},memory="arrays"', "1+0x", "0+0x"),
         silent_in_deploys=False,
     ),
     Alert(
@@ -280,10 +278,10 @@ ALERTS = (
         Scope.PROCESS,
         _more_than(0, m.GRADIENT_CHECKS, Scope.PROCESS, 3600, 'result="wrong"'),
         0,
-        f"A gradient on {_ON} disagrees with differences.",
+        f"A gradient on {_ON} disagrees with finite differences.",
         "wrong-gradient",
-        fires=(_at(m.GRADIENT_CHECKS.name, f'{HERE},result="wrong"', "0+1x"),),
-        silent=(_at(m.GRADIENT_CHECKS.name, f'{HERE},result="ok"', "0+1x"),),
+        fires=(_at(m.GRADIENT_CHECKS.name, f'{TEST_PROCESS},result="wrong"', "0+1x"),),
+        silent=(_at(m.GRADIENT_CHECKS.name, f'{TEST_PROCESS},result="ok"', "0+1x"),),
         silent_in_deploys=False,
     ),
 )

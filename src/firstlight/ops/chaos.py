@@ -1,4 +1,4 @@
-"""Failures on purpose: how each is made, which alert names it, and how it is mended. One table."""
+"""The table of deliberate failures: how to cause each one, its alert, and the fixed variant."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from firstlight.telemetry.runtime import EXPECTED_VARIABLE
 
 FAILURES = Path(__file__).parent / "failures"
-#: Stands for a folder that is made for the run.
+#: Placeholder for a folder that is made for the run.
 FOLDER = "FOLDER"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Arguments of a program, and the variables and the cache that it is run with."""
+    """A program's arguments, environment variables and compilation cache."""
 
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -23,19 +23,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Mode:
-    """One failure."""
-
-    name: str  # also that of its runbook
+    name: str  # also the name of its runbook
     about: str
     program: str
     broken: Variant
     mended: Variant
     alert: str
-    #: What names it: kinds of findings of `firstlight trace`, or a check of `firstlight doctor`.
-    trace_finding: str = ""
-    doctor_check: str = "alerts"
-    #: With these arguments it ends soon, for `firstlight trace`.
-    short: tuple[str, ...] = ("--steps", "40")
+    trace_finding: str = ""  # the finding of `firstlight trace` that names it
+    doctor_check: str = "alerts"  # the check of `firstlight doctor` that names it
+    short: tuple[str, ...] = ("--steps", "40")  # ends soon, for `firstlight trace`
     ports: int = 1
 
 
@@ -60,7 +56,7 @@ MODES = (
     ),
     Mode(
         "repeated-recompilation",
-        "every batch has a length of its own",
+        "every batch has a different length",
         "varying_shapes",
         Variant(),
         Variant(("--pad",)),
@@ -108,6 +104,6 @@ BY_NAME = {mode.name: mode for mode in MODES}
 
 
 def program(mode: Mode, variant: Variant, folder: str) -> list[str]:
-    """The file of a program, and its arguments."""
+    """The path of the program, and its arguments."""
     arguments = [argument.replace(FOLDER, folder) for argument in variant.arguments]
     return [str(FAILURES / f"{mode.program}.py"), *arguments]

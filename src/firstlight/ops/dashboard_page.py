@@ -1,4 +1,4 @@
-"""A dashboard as one HTML file, drawn from Prometheus's answers: for where there is no Grafana."""
+"""A dashboard as one HTML file, drawn from Prometheus queries where there is no Grafana."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from firstlight.ops.dashboards import Dashboard, Panel, resolved
-from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.ops.prometheus_api import Prometheus, TimeSeries
 from firstlight.present.document import document, masthead
 from firstlight.present.svg import Linear, canvas, line, polyline, text
 
@@ -18,8 +18,8 @@ _COLOURS = (
     *("jax-jit", "torch-eager", "numpy", "torch-compile"),
     *("other-0", "jax-eager", "other-2", "other-3"),
 )
-#: Series that were 0 all the time are named among so many.
-_MAX_ZEROS = 4
+#: A series that was 0 throughout is named only among the first so many.
+_MAX_NAMED_ZEROS = 4
 _STYLE = (
     ".panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); "
     "gap: 1rem; } .panels section { border: 1px solid var(--rule); border-radius: 6px; "
@@ -31,13 +31,13 @@ _STYLE = (
     + "".join(f".k{i} {{ --c: var(--b-{name}); }} " for i, name in enumerate(_COLOURS))
     + ".key::before { content: '●'; color: var(--c); margin-right: .3em; } "
     ".drawn { fill: none; stroke: var(--c); stroke-width: 1.8; } "
-    # There are more series than colours.
+    # Colours repeat, dashed, when there are more series than colours.
     ".key.again::before { content: '○'; } .drawn.again { stroke-dasharray: 4 3; }"
 )
 
 
 def page(dashboard: Dashboard, prometheus: Prometheus, minutes: float) -> str:
-    """The last minutes of a dashboard."""
+    """The last `minutes` of a dashboard."""
     end = time.time()
     start, step = end - 60 * minutes, max(1.0, 60 * minutes / 240)
     drawn = "".join(
@@ -55,47 +55,51 @@ def page(dashboard: Dashboard, prometheus: Prometheus, minutes: float) -> str:
 
 def _answers(
     panel: Panel, prometheus: Prometheus, start: float, end: float, step: float
-) -> list[tuple[str, Course]]:
+) -> list[tuple[str, TimeSeries]]:
     found = []
     for legend, expression in panel.queries:
-        for course in prometheus.range(resolved(expression), start, end, step):
-            if course.points:
-                found.append((_named(legend, course.labels), course))
+        for series in prometheus.range(resolved(expression), start, end, step):
+            if series.points:
+                found.append((_named(legend, series.labels), series))
     return found
 
 
 def _named(legend: str, labels: dict[str, str]) -> str:
     filled = re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
-    return filled.replace(" :", ":").strip()  # of a label that is empty
+    return filled.replace(" :", ":").strip()  # a label may be empty
 
 
-def _section(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
-    courses = sorted(courses, key=lambda one: _is_nothing(one[1]))  # those that show something
-    body = _drawn(panel, courses, start, end) if courses else '<p class="about">No data.</p>'
+def _section(
+    panel: Panel, all_series: Sequence[tuple[str, TimeSeries]], start: float, end: float
+) -> str:
+    all_series = sorted(all_series, key=lambda named: _is_zero(named[1]))
+    body = _drawn(panel, all_series, start, end) if all_series else '<p class="about">No data.</p>'
     keys = "".join(
         f'<li class="key {_colour(i)}">{html.escape(name)}: '
-        f"{html.escape(shown(course.points[-1][1], panel.unit))}</li>"
-        for i, (name, course) in enumerate(courses)
-        if i < _MAX_ZEROS or not _is_nothing(course)
+        f"{html.escape(shown(series.points[-1][1], panel.unit))}</li>"
+        for i, (name, series) in enumerate(all_series)
+        if i < _MAX_NAMED_ZEROS or not _is_zero(series)
     )
-    if hidden := sum(_is_nothing(course) for _, course in courses[_MAX_ZEROS:]):
-        keys += f"<li>{hidden} more: 0 all the time</li>"
+    if hidden := sum(_is_zero(series) for _, series in all_series[_MAX_NAMED_ZEROS:]):
+        keys += f"<li>{hidden} more: always 0</li>"
     about = f'<p class="about">{html.escape(panel.about)}</p>' if panel.about else ""
     return f"<section><h2>{html.escape(panel.title)}</h2>{about}{body}<ul>{keys}</ul></section>"
 
 
-def _is_nothing(course: Course) -> bool:
-    return not any(value for _, value in course.points)
+def _is_zero(series: TimeSeries) -> bool:
+    return not any(value for _, value in series.points)
 
 
 def _colour(number: int) -> str:
-    """The classes of a series."""
+    """The CSS classes of a series."""
     again, colour = divmod(number, len(_COLOURS))
     return f"k{colour} again" if again else f"k{colour}"
 
 
-def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
-    highest = max(value for _, course in courses for _, value in course.points) or 1.0
+def _drawn(
+    panel: Panel, all_series: Sequence[tuple[str, TimeSeries]], start: float, end: float
+) -> str:
+    highest = max(value for _, series in all_series for _, value in series.points) or 1.0
     across = Linear(start, end, _LEFT, _WIDTH - 6)
     up = Linear(0.0, highest * 1.05, _HEIGHT - _BOTTOM, 8)
     parts = []
@@ -108,10 +112,10 @@ def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, en
         label = time.strftime("%H:%M:%S", time.gmtime(moment))
         anchor = ("start", "middle", "end")[round(2 * share)]
         parts.append(text(across(moment), _HEIGHT - 6, label, anchor=anchor))
-    for i, (_, course) in enumerate(courses):
-        for piece in _pieces(course.points, (end - start) / 100):
+    for i, (_, series) in enumerate(all_series):
+        for piece in _pieces(series.points, (end - start) / 100):
             points = [(across(moment), up(value)) for moment, value in piece]
-            points.insert(0, (points[0][0] - 1, points[0][1]))  # a single one is seen too
+            points.insert(0, (points[0][0] - 1, points[0][1]))  # makes a single point visible
             parts.append(polyline(points, f"drawn {_colour(i)}"))
     return canvas(_WIDTH, _HEIGHT, panel.title, "".join(parts))
 
@@ -119,7 +123,7 @@ def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, en
 def _pieces(
     points: Sequence[tuple[float, float]], longest_gap: float
 ) -> list[list[tuple[float, float]]]:
-    """Points without the gaps between them."""
+    """The points, split where two are further apart than `longest_gap` seconds."""
     pieces = [[points[0]]]
     for point in points[1:]:
         if point[0] - pieces[-1][-1][0] > longest_gap:
@@ -129,7 +133,7 @@ def _pieces(
 
 
 def shown(value: float, unit: str) -> str:
-    """A value in a unit of Grafana."""
+    """A value as text; `unit` is Grafana's name for its unit."""
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "currencyUSD":

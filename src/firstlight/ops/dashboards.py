@@ -1,7 +1,7 @@
-"""Three dashboards, as tables of panels.
+"""The three dashboards, as tables of panels.
 
-A counter of seconds per second is a mean number of things at once (Little's law): that is how
-requests in flight and compiles in progress are shown.
+The rate of a counter of seconds is the mean number in progress (Little's law): so requests in
+flight and compiles in progress are shown.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from firstlight.ops.prometheus_api import FIRING
 from firstlight.telemetry import metrics as m
 
 Queries = tuple[tuple[str, str], ...]  # legend in Grafana's form, expression
-#: Variables of the dashboards that people set, and their values at first.
+#: Variables of the dashboards that people set, with their initial values.
 VARIABLES = {"price_per_hour": "1.00"}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One or more queries over time; unit as Grafana calls it."""
+    """One or more queries over time; `unit` is Grafana's name for it."""
 
     title: str
     unit: str
@@ -56,7 +56,7 @@ def _quantiles(metric: m.Metric, by: str, labels: str = "") -> Queries:
 
 
 def _burn(objective: Objective) -> tuple[str, str]:
-    """How many times too fast; of all processes, the worst."""
+    """(legend, burn rate) of an error budget; over processes, the highest."""
     share = objective.recorded("ratio_1h")
     if objective.scope is Scope.MODEL:
         return f"{objective.name} {{{{model}}}}", f"{share} / {objective.budget:g}"
@@ -94,7 +94,7 @@ EXECUTIVE = Dashboard(
             "Budget spent (1 is as fast as allowed)",
             "short",
             tuple(map(_burn, OBJECTIVES)),
-            "Above 14.4 for an hour somebody is paged.",
+            "Above 14.4 for an hour, it pages.",
         ),
         Panel("Warm latency", "s", _quantiles(m.REQUEST_DURATION, "model", 'phase="warm"')),
         Panel("Requests per second", "reqps", (("{{model}}", _rate(m.REQUESTS, "model")),)),
@@ -102,7 +102,7 @@ EXECUTIVE = Dashboard(
             "Cost of a thousand rows",
             "currencyUSD",
             (("all models", _COST),),
-            "At price_per_hour for each ready process.",
+            "At price_per_hour per ready process.",
         ),
         Panel(
             "Accelerator use",
@@ -112,11 +112,7 @@ EXECUTIVE = Dashboard(
                 ("{{device}}: a kernel runs", f"avg by (device) ({m.GPU_UTILIZATION.name})"),
             ),
         ),
-        Panel(
-            "Cold requests",
-            "percentunit",
-            (("{{model}}", _COLD),),
-        ),
+        Panel("Cold requests", "percentunit", (("{{model}}", _COLD),)),
         Panel("Time to ready", "s", (_of(m.STARTUP_DURATION, "{{instance}}", "instance"),)),
     ),
 )
@@ -138,7 +134,7 @@ ON_CALL = Dashboard(
             "Queue",
             "short",
             (
-                ("{{model}}: rows that wait", f"sum by (model) ({m.QUEUE_LENGTH.name})"),
+                ("{{model}}: rows waiting", f"sum by (model) ({m.QUEUE_LENGTH.name})"),
                 ("{{model}}: requests in flight", _IN_FLIGHT),
             ),
         ),
@@ -164,7 +160,7 @@ ON_CALL = Dashboard(
             "Compiles in progress",
             "short",
             (("{{instance}}", _COMPILING),),
-            "Mean number at once; outside deploys it should be 0.",
+            "Mean number in progress; 0 outside deploys.",
         ),
         Panel(
             "Compiles while requests wait",
@@ -221,10 +217,7 @@ DEBUG = Dashboard(
         Panel(
             "Batches",
             "short",
-            (
-                ("{{model}}: rows in a batch", _BATCH),
-                ("{{model}}: share of padding", _PADDING),
-            ),
+            (("{{model}}: rows in a batch", _BATCH), ("{{model}}: share of padding", _PADDING)),
         ),
         Panel("Steps", "s", _quantiles(m.STEP_DURATION, "function")),
         Panel(
@@ -233,11 +226,7 @@ DEBUG = Dashboard(
             (("{{instance}}", _rate(m.GC_SECONDS, "instance")),),
             "Share of the time.",
         ),
-        Panel(
-            "Live arrays",
-            "bytes",
-            (_of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),),
-        ),
+        Panel("Live arrays", "bytes", (_of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),)),
         Panel(
             "Growth of memory per hour",
             "bytes",
@@ -247,7 +236,7 @@ DEBUG = Dashboard(
                     f"3600 * max by (instance, memory) ({m.MEMORY_GROWTH.name})",
                 ),
             ),
-            "0 unless it grows steadily.",
+            "0 unless memory grows steadily.",
         ),
         Panel(
             "Checks of results",
@@ -260,20 +249,18 @@ DEBUG = Dashboard(
             ),
         ),
         Panel(
-            "Processor time",
-            "percentunit",
-            (("{{instance}}", _rate(m.PROCESS_CPU, "instance")),),
+            "Processor time", "percentunit", (("{{instance}}", _rate(m.PROCESS_CPU, "instance")),)
         ),
     ),
-    "Why is it compiled again? `firstlight trace PROGRAM`, then open DIR/report.html.  \n"
+    "Why does it recompile? `firstlight trace PROGRAM`, then open DIR/report.html.  \n"
     "Why was it not in the cache? `firstlight cache explain FUNCTION`.  \n"
-    "What does the device do? `POST /debug/profile?seconds=5`; open the trace at ui.perfetto.dev.",
+    "What is the device doing? `POST /debug/profile?seconds=5`; open the trace at ui.perfetto.dev.",
 )
 DASHBOARDS = (EXECUTIVE, ON_CALL, DEBUG)
 
 
 def resolved(expression: str) -> str:
-    """The expression with the variables of the dashboard at their first values."""
+    """The expression with the initial values of the dashboard's variables."""
     for name, value in VARIABLES.items():
         expression = expression.replace(f"${name}", value)
     return expression

@@ -1,4 +1,4 @@
-"""From a commit to a canary: the container that runs a server, and the workflow of its deploy."""
+"""The container of a server, and the workflow that brings a commit to a canary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ WORKFLOW: Plain = {
     "permissions": {"contents": "read"},
     "jobs": {
         "warm": {
-            "runs-on": ["self-hosted", "gpu"],  # artifacts are for the device they are made on
+            "runs-on": [
+                "self-hosted",
+                "gpu",
+            ],  # programs run on the kind of device that compiled them
             "steps": [
                 {"uses": "actions/checkout@v4", "with": {"fetch-depth": 0}},
                 {"run": "pip install -c constraints.txt 'firstlight[serve]'"},

@@ -1,19 +1,19 @@
-"""Checklists that run: what has to be true before production, in production, in an incident."""
+"""Executable checklists: before production, in production, and during an incident."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from firstlight.errors import FirstlightError
 from firstlight.ops import checks
-from firstlight.ops.checks import Finding, Given, Status
+from firstlight.ops.checks import Finding, Status, Targets
 
 
 class Stage(Enum):
-    """When a checklist is gone through; a check that it requires may not be left out."""
+    """When a checklist is run; a required check that is not run counts as failed."""
 
     ANY = "any"
     PRE_PRODUCTION = "pre-production"
@@ -24,7 +24,7 @@ class Stage(Enum):
 @dataclass(frozen=True)
 class Check:
     name: str
-    run: Callable[[Given], Finding]
+    run: Callable[[Targets], Finding]
     required_in: frozenset[Stage] = frozenset()
 
 
@@ -46,46 +46,38 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True)
-class Examined:
-    """A check and what it found."""
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-
-def examine(stage: Stage, given: Given, chosen: Iterable[Check] = CHECKS) -> list[Examined]:
-    """Run all checks; one that fails to run has failed."""
-    examined = []
+def examine(stage: Stage, targets: Targets, chosen: Iterable[Check] = CHECKS) -> dict[str, Finding]:
+    """Run all checks, by name; a check that raises has failed."""
+    results = {}
     for check in chosen:
         try:
-            finding = check.run(given)
+            finding = check.run(targets)
         except (FirstlightError, OSError) as error:
             finding = Finding(Status.FAILED, str(error))
         except Exception as error:  # a broken runtime may raise anything
             finding = Finding(Status.FAILED, f"{type(error).__name__}: {error}")
-        status = finding.status
-        if status is Status.NOT_CHECKED and stage in check.required_in:
-            status = Status.FAILED
-        examined.append(Examined(check.name, status, finding.found, finding.remedy))
-    return examined
+        if finding.status is Status.NOT_CHECKED and stage in check.required_in:
+            finding = replace(finding, status=Status.FAILED)
+        results[check.name] = finding
+    return results
 
 
-def exit_code(examined: Iterable[Examined]) -> int:
-    return 1 if any(one.status is Status.FAILED for one in examined) else 0
+def exit_code(results: dict[str, Finding]) -> int:
+    return 1 if any(finding.status is Status.FAILED for finding in results.values()) else 0
 
 
-def as_json(stage: Stage, examined: Iterable[Examined]) -> str:
-    found = [asdict(one) | {"status": one.status.value} for one in examined]
-    return json.dumps({"stage": stage.value, "checks": found}, indent=1) + "\n"
+def as_json(stage: Stage, results: dict[str, Finding]) -> str:
+    plain = [
+        {"name": name, **asdict(finding), "status": finding.status.value}
+        for name, finding in results.items()
+    ]
+    return json.dumps({"stage": stage.value, "checks": plain}, indent=1) + "\n"
 
 
-def as_text(examined: Iterable[Examined]) -> str:
+def as_text(results: dict[str, Finding]) -> str:
     lines = []
-    for one in examined:
-        lines.append(f"{one.status.value:12} {one.name}: {one.found}")
-        if one.remedy and one.status is not Status.OK:
-            lines.append(f"{'':12} → {one.remedy}")
+    for name, finding in results.items():
+        lines.append(f"{finding.status.value:12} {name}: {finding.found}")
+        if finding.remedy and finding.status is not Status.OK:
+            lines.append(f"{'':12} → {finding.remedy}")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What Grafana imports."""
+"""Dashboards as the JSON that Grafana imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS, _HEIGHT = 2, 8
 
 
 def grafana(dashboard: Dashboard) -> Plain:
-    """The JSON that Grafana imports; it asks for the data source."""
+    """The JSON of a dashboard; on import Grafana asks for the data source."""
     panels = [_panel(i, panel) for i, panel in enumerate(dashboard.panels)]
     if dashboard.text:
         below = _HEIGHT * -(-len(panels) // _COLUMNS)

@@ -1,7 +1,7 @@
-"""A container, its place in Kubernetes, and the workflow that brings it there.
+"""The Kubernetes manifests of a server, its canary, and a serverless one.
 
-The cache lies in a folder of the volume that the server makes itself: one that others could write
-to would not be trusted.
+The server makes the folder of its cache on the volume itself: it trusts no folder that others can
+write to.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _pod(container: Plain, **more: object) -> Plain:
 _SERVER = _container(
     ["serve", "/app/app.py", "--host", "0.0.0.0", "--port", str(PORT)],
     ports=[{"name": "http", "containerPort": PORT}],
-    # Ready once everything is compiled or loaded: half an hour at most, then it is started again.
+    # Ready once everything is compiled or loaded; restarted if that takes over half an hour.
     startupProbe=_probe("ready", 5, 360),
     livenessProbe=_probe("live", 10, 3),
     readinessProbe=_probe("ready", 2, 2),
@@ -101,7 +101,7 @@ DEPLOYMENT: Plain = {
                     "prometheus.io/port": str(PORT),
                 },
             },
-            # Longer than --drain-seconds: what has arrived is answered.
+            # Longer than --drain-seconds, so that accepted requests are answered.
             "spec": _pod(_SERVER, terminationGracePeriodSeconds=45),
         },
     },
@@ -111,7 +111,7 @@ SERVICE: Plain = {
     "kind": "Service",
     "metadata": _meta(),
     "spec": {
-        "selector": dict(_LABELS),  # stable and canary: requests are divided by replicas
+        "selector": dict(_LABELS),  # stable and canary share requests in proportion to replicas
         "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
     },
 }
@@ -186,7 +186,7 @@ NETWORK: Plain = {
                 "ports": [{"port": "http", "protocol": "TCP"}],
             }
         ],
-        "egress": [],  # it asks nobody
+        "egress": [],  # a server calls nobody
     },
 }
 DISRUPTIONS: Plain = {
@@ -223,7 +223,7 @@ def canary() -> Plain:
     }
 
 
-#: Knative: pre-warmed (one instance stays), with what was compiled in the image.
+#: Knative, pre-warmed: one instance always runs, and the image contains compiled programs.
 SERVERLESS: Plain = {
     "apiVersion": "serving.knative.dev/v1",
     "kind": "Service",
@@ -265,7 +265,7 @@ def _kustomization(resources: list[str], **more: object) -> Plain:
 
 
 def documents() -> dict[str, Plain]:
-    """Manifests by file below kubernetes/."""
+    """{path below kubernetes/: manifest}."""
     images = [{"name": IMAGE, "newTag": "1"}]
     return {
         "base/kustomization.yaml": _kustomization(list(BASE), images=images),

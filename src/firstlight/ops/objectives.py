@@ -1,4 +1,4 @@
-"""Service level objectives: one table, from which alerts, dashboards and tests of rules are made.
+"""The table of service level objectives: alerts, dashboards and rule tests are made from it.
 
 An objective is a share of good events; WINDOW in an expression is replaced by a range.
 """
@@ -15,11 +15,11 @@ WINDOW = "WINDOW"
 
 
 class ObjectiveError(FirstlightError):
-    """An objective that does not exist or cannot be met."""
+    """An unknown objective, or a percentage that no service can have."""
 
 
 class Scope(Enum):
-    """What an alert is about; the values are the labels that it keeps."""
+    """What an alert is about; the value lists the labels that its series keep."""
 
     MODEL = ("model",)
     PROCESS = ("job", "instance")
@@ -41,7 +41,7 @@ class Events(Enum):
 
 @dataclass(frozen=True)
 class Objective:
-    """So many of all events are good."""
+    """At least `percent` of all events are good."""
 
     name: str  # part of the names of recorded series and alerts
     about: str
@@ -50,14 +50,12 @@ class Objective:
     bad: str  # events per second, by the labels of the scope
     total: str
     runbook: str
-    #: The series that a test needs, and which events each of them counts.
-    series: tuple[tuple[str, Events], ...]
-    #: Fewer events than this in the long window of an alert prove nothing.
-    min_events: int = 0
+    series: tuple[tuple[str, Events], ...]  # of a promtool test, with the events they count
+    min_events: int = 0  # in the long window of an alert, below which it does not fire
 
     @property
     def budget(self) -> float:
-        """The share that may be bad."""
+        """The share of events that may be bad."""
         return round(1 - self.percent / 100, 6)
 
     def recorded(self, what: str) -> str:
@@ -70,8 +68,8 @@ def _rate(scope: Scope, selector: str) -> str:
 
 
 def _slower(scope: Scope, histogram: m.Metric, labels: str, seconds: float) -> tuple[str, str]:
-    """Events that took longer than a bound of the histogram, and all events."""
-    assert seconds in histogram.bounds, "a share is exact only at a bound"
+    """Events that took longer than `seconds`, and all events."""
+    assert seconds in histogram.bounds, "a share is exact only at a bucket's bound"
     total = _rate(scope, f"{histogram.name}_count{{{labels}}}")
     good = _rate(scope, f'{histogram.name}_bucket{{{labels},le="{seconds!r}"}}')
     return f"({total} - {good})", total
@@ -91,13 +89,13 @@ _WARM = _slower(Scope.MODEL, m.REQUEST_DURATION, 'phase="warm"', WARM_SECONDS)
 _COLD = _slower(Scope.MODEL, m.REQUEST_DURATION, 'phase="cold"', COLD_SECONDS)
 _COMPILE = _slower(Scope.PROCESS, m.COMPILE_DURATION, 'stage="compile"', COMPILE_SECONDS)
 _SEEN = 'model="demo",version="1"'
-#: The process of the tests of rules.
-HERE = 'job="jax",instance="a"'
+#: Labels of the process in rule tests.
+TEST_PROCESS = 'job="jax",instance="a"'
 
 OBJECTIVES = (
     Objective(
         "availability",
-        "requests are answered without an error of the server",
+        "requests are answered without a server error",
         99.9,
         Scope.MODEL,
         _rate(Scope.MODEL, f'{_REQUESTS}{{code=~"5.."}}'),
@@ -134,7 +132,7 @@ OBJECTIVES = (
         Scope.PROCESS,
         *_COMPILE,
         "cold-compile",
-        _timed(m.COMPILE_DURATION, f'{HERE},stage="compile"', COMPILE_SECONDS),
+        _timed(m.COMPILE_DURATION, f'{TEST_PROCESS},stage="compile"', COMPILE_SECONDS),
         min_events=5,
     ),
     Objective(
@@ -146,8 +144,8 @@ OBJECTIVES = (
         _rate(Scope.PROCESS, _CACHE),
         "cold-compile",
         (
-            (f'{_CACHE}{{{HERE},result="miss"}}', Events.BAD),
-            (f'{_CACHE}{{{HERE},result="hit"}}', Events.GOOD),
+            (f'{_CACHE}{{{TEST_PROCESS},result="miss"}}', Events.BAD),
+            (f'{_CACHE}{{{TEST_PROCESS},result="hit"}}', Events.GOOD),
         ),
         min_events=10,
     ),
@@ -165,15 +163,13 @@ OBJECTIVES = (
 
 
 def with_percentages(percentages: dict[str, float]) -> tuple[Objective, ...]:
-    """The objectives, some with another share of good events."""
+    """The objectives, with these percentages of good events in place of the defaults."""
     known = [objective.name for objective in OBJECTIVES]
     if unknown := sorted(set(percentages) - set(known)):
         raise ObjectiveError(f"no objective {', '.join(unknown)}. There are: {', '.join(known)}.")
     for name, percent in percentages.items():
         if not 0 < percent < 100:
-            raise ObjectiveError(
-                f"{name}={percent:g}: give percent, more than 0 and less than 100."
-            )
+            raise ObjectiveError(f"{name}={percent:g}: give a percentage between 0 and 100.")
     return tuple(
         replace(objective, percent=percentages.get(objective.name, objective.percent))
         for objective in OBJECTIVES

@@ -1,4 +1,4 @@
-"""Questions to a Prometheus server, by its HTTP interface."""
+"""Queries to a Prometheus server through its HTTP API."""
 
 from __future__ import annotations
 
@@ -11,51 +11,48 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 
-#: Our own alerts that fire.
+#: Firing alerts of ours.
 FIRING = 'ALERTS{alertstate="firing", alertname=~"Firstlight.*"}'
+_TIMEOUT_SECONDS = 10.0
 
 
 class PrometheusError(FirstlightError):
-    """A Prometheus that cannot be asked, or did not understand the question."""
+    """Prometheus does not answer, or rejects the query."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """Values of one series over time: (seconds since 1970, value)."""
-
+class TimeSeries:
     labels: dict[str, str]
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, float], ...]  # (seconds since 1970, value)
 
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A server at an address such as http://127.0.0.1:9090."""
+    url: str  # such as http://127.0.0.1:9090
 
-    url: str
-    timeout_seconds: float = 10.0
-
-    def query(self, expression: str) -> list[Course]:
-        """What an expression is now."""
+    def query(self, expression: str) -> list[TimeSeries]:
+        """The current value of an expression."""
         found = self._get("query", query=expression)["result"]
-        return [Course(one["metric"], _points([one["value"]])) for one in found]
+        return [TimeSeries(one["metric"], _points([one["value"]])) for one in found]
 
-    def range(self, expression: str, start: float, end: float, step_seconds: float) -> list[Course]:
-        """What an expression was between two times."""
+    def range(
+        self, expression: str, start: float, end: float, step_seconds: float
+    ) -> list[TimeSeries]:
+        """The values of an expression between two times."""
         found = self._get("query_range", query=expression, start=start, end=end, step=step_seconds)
-        return [Course(one["metric"], _points(one["values"])) for one in found["result"]]
+        return [TimeSeries(one["metric"], _points(one["values"])) for one in found["result"]]
 
     def firing(self) -> list[dict[str, str]]:
-        """Labels of the alerts that fire: of one name, as many as there are processes or models."""
+        """Labels of every firing alert; one name may occur once per process or model."""
         return [a["labels"] for a in self._get("alerts")["alerts"] if a["state"] == "firing"]
 
     def rule_names(self) -> list[str]:
-        """Of all rules that are loaded."""
         return [rule["name"] for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def _get(self, what: str, **arguments: object) -> dict[str, Any]:
         address = f"{self.url.rstrip('/')}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
         try:
-            with urllib.request.urlopen(address, timeout=self.timeout_seconds) as answer:
+            with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as answer:
                 content: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             why = error.read(2000).decode("utf-8", "replace")

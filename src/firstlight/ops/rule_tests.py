@@ -1,7 +1,6 @@
-"""Cases for `promtool test rules`: every alert fires when it should, and only then.
+"""Test cases for `promtool test rules`: every alert fires when it should, and only then.
 
-Time is simulated in minutes. Series come from the tables; that a rule answers them rightly is for
-Prometheus's own program to say.
+Time is simulated in minutes. The series come from the tables; promtool evaluates the rules on them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from firstlight.ops.rules import Settings, burn_name, groups
 from firstlight.telemetry import metrics as m
 
 Plain = dict[str, Any]
-#: Events per minute: so many that a tenth of a budget of 0.01 % is a whole number.
+#: Events per minute: a tenth of a budget of 0.01 % is still a whole number.
 _EVENTS = 1_000_000
 _LABELS = {
     Scope.MODEL: {"model": "demo"},
@@ -39,13 +38,13 @@ def cases(settings: Settings, rule_file: str) -> Plain:
     }
     found = [case for objective in settings.objectives for case in _of_objective(objective, rules)]
     found += [case for alert in ALERTS for case in _of_alert(alert, rules)]
-    tests = [_healthy_hour(settings, rules), *_together(found)]
+    tests = [_healthy_hour(settings, rules), *_merged(found)]
     return {"rule_files": [rule_file], "evaluation_interval": "1m", "tests": tests}
 
 
 @dataclass(frozen=True)
 class _Case:
-    """Series, and the alerts that are expected to fire or (without any labels) to be silent."""
+    """Series, and the alerts that they should cause; an empty list means silence."""
 
     title: str
     series: dict[str, str]
@@ -56,7 +55,7 @@ def _of_objective(objective: Objective, rules: dict[str, Plain]) -> Iterator[_Ca
     labels = _LABELS[objective.scope]
     names = {severity: burn_name(objective, severity) for severity in Severity}
     for title, share, firing in (
-        ("everything is bad", 1.0, set(Severity)),
+        ("every event is bad", 1.0, set(Severity)),
         ("twice the budget: a ticket, no page", 2 * objective.budget, {Severity.TICKET}),
         ("half of the budget", objective.budget / 2, set()),
     ):
@@ -66,7 +65,7 @@ def _of_objective(objective: Objective, rules: dict[str, Plain]) -> Iterator[_Ca
         }
         yield _Case(title, _events(objective, [(_MINUTES, share)]), expected)
     burning = _events(objective, [(_MINUTES, 1.0)]) | _SILENT_DEPLOY
-    yield _Case("everything is bad, in a deploy", burning, {name: [] for name in names.values()})
+    yield _Case("every event is bad, in a deploy", burning, {name: [] for name in names.values()})
 
 
 def _of_alert(alert: Alert, rules: dict[str, Plain]) -> Iterator[_Case]:
@@ -79,8 +78,8 @@ def _of_alert(alert: Alert, rules: dict[str, Plain]) -> Iterator[_Case]:
     yield _Case("would fire, in a deploy", fires | _SILENT_DEPLOY, {alert.name: in_deploy})
 
 
-def _together(found: Iterable[_Case]) -> list[Plain]:
-    """Cases of one title in one test where no series has two courses: promtool takes long."""
+def _merged(found: Iterable[_Case]) -> list[Plain]:
+    """Cases of one title in one test, unless their series conflict: promtool is slow per test."""
     tests: list[_Case] = []
     for case in found:
         for test in tests:
@@ -106,7 +105,7 @@ def _together(found: Iterable[_Case]) -> list[Plain]:
 
 
 def _healthy_hour(settings: Settings, rules: Iterable[str]) -> Plain:
-    """Half of every budget is used; in a deploy of five minutes everything goes wrong."""
+    """Half of every budget is used; during a five-minute deploy everything fails."""
     before, deploy, after = 30, 5, 60
     minutes = before + deploy + after
     series = {_DEPLOY: f"0+0x{before} 1+0x{deploy} 0+0x{after}"}
@@ -114,7 +113,7 @@ def _healthy_hour(settings: Settings, rules: Iterable[str]) -> Plain:
         usual = objective.budget / 2
         series |= _events(objective, [(before, usual), (deploy, 1.0), (after, usual)])
     for alert in ALERTS:
-        # What an objective has described is not described again.
+        # The series of the objectives take precedence.
         series = {name: f"{values}{minutes}" for name, values in alert.silent} | series
     checks = [
         {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []}
@@ -125,7 +124,7 @@ def _healthy_hour(settings: Settings, rules: Iterable[str]) -> Plain:
 
 
 def _events(objective: Objective, course: Sequence[tuple[int, float]]) -> dict[str, str]:
-    """Counters of an objective whose share of bad events takes the given (minutes, share)."""
+    """Counters of an objective; `course` lists (minutes, share of bad events)."""
     made = {}
     for name, counts in objective.series:
         value, parts = 0, []

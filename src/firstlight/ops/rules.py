@@ -1,4 +1,4 @@
-"""Rules of Prometheus from the tables: recorded ratios, burn rates, alerts; and their routes."""
+"""Prometheus and Alertmanager configuration: recorded ratios, burn rates, alerts, and routes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ BURN_RATES = {
     Severity.PAGE: ((3600, 300, 14.4), (21_600, 1800, 6.0)),
     Severity.TICKET: ((86_400, 7200, 3.0), (259_200, 21_600, 1.0)),
 }
-#: Alerts stay silent for so long after a deploy: until its errors have left the short window.
+#: Alerts stay silent this long after a deploy: until its errors have left the short window.
 AFTER_DEPLOY_SECONDS = 600
 EVALUATION_SECONDS = 30
 SCRAPE_SECONDS = 15
-#: Events are counted per second over this time, and summed up over longer windows.
+#: The window of recorded rates, which are summed over longer windows.
 RATE_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How rules are written."""
+    """Options of `firstlight ops build`."""
 
     objectives: tuple[Objective, ...] = OBJECTIVES
     runbooks: str = "runbooks"  # address of the folder
-    page_burn: float | None = None  # page at this rate over an hour, in place of the two windows
-    speed: int = 1  # divides all times, so that a test need not wait for an hour
+    page_burn: float | None = None  # page at this burn rate over an hour, instead of BURN_RATES
+    speed: int = 1  # divides all times, to try out alerts
 
     def time(self, seconds: int) -> str:
-        """A time, divided by the speed, as Prometheus writes it."""
+        """A duration in Prometheus's notation, divided by the speed."""
         return duration(max(1, seconds // self.speed))
 
     def shortened(self, condition: str) -> str:
@@ -53,21 +53,26 @@ def duration(seconds: int) -> str:
 
 
 def groups(settings: Settings) -> Plain:
-    """The rule file: a group of recorded ratios, and one of alerts, for every objective."""
-    every = settings.time(EVALUATION_SECONDS)
-    made = [
-        {"name": f"firstlight-{objective.name}", "interval": every, "rules": rules}
+    """The rule file: one group per objective, one of other alerts, one for NVIDIA's exporter."""
+    by_group = {
+        objective.name: [
+            *_recorded(objective, settings),
+            *(_burn_alert(objective, severity, settings) for severity in Severity),
+        ]
         for objective in settings.objectives
-        for rules in [[*_recorded(objective, settings), *_burning(objective, settings)]]
-    ]
-    others = [_alert(alert, settings) for alert in ALERTS]
-    made.append({"name": "firstlight-alerts", "interval": every, "rules": others})
-    made.append({"name": "firstlight-dcgm", "interval": every, "rules": _from_dcgm()})
-    return {"groups": made}
+    }
+    by_group |= {"alerts": [_alert(alert, settings) for alert in ALERTS], "dcgm": _from_dcgm()}
+    every = settings.time(EVALUATION_SECONDS)
+    return {
+        "groups": [
+            {"name": f"firstlight-{name}", "interval": every, "rules": rules}
+            for name, rules in by_group.items()
+        ]
+    }
 
 
 def _from_dcgm() -> list[Plain]:
-    """What NVIDIA's exporter says, under our names and in our units; nothing where it is not."""
+    """The metrics of NVIDIA's DCGM exporter under our names and in our units."""
     return [
         {
             "record": name,
@@ -89,7 +94,7 @@ def burn_rates(severity: Severity, settings: Settings) -> Sequence[tuple[int, in
 
 
 def _recorded(objective: Objective, settings: Settings) -> list[Plain]:
-    """Events per second, without those of deploys, and the shares that follow from them."""
+    """Rates of bad and all events outside deploys, and the ratio over each window."""
     total = objective.total.replace(WINDOW, settings.time(RATE_SECONDS))
     bad = objective.bad.replace(WINDOW, settings.time(RATE_SECONDS))
     rules = [
@@ -109,10 +114,6 @@ def _recorded(objective: Objective, settings: Settings) -> list[Plain]:
     return rules
 
 
-def _burning(objective: Objective, settings: Settings) -> list[Plain]:
-    return [_burn_alert(objective, severity, settings) for severity in Severity]
-
-
 def _burn_alert(objective: Objective, severity: Severity, settings: Settings) -> Plain:
     parts = []
     for long, short, factor in burn_rates(severity, settings):
@@ -126,7 +127,7 @@ def _burn_alert(objective: Objective, severity: Severity, settings: Settings) ->
             step = max(1, EVALUATION_SECONDS // settings.speed)
             both += f" and {rates} * {step} >= {objective.min_events}"
         parts.append(f"({both})")
-    whom = f"{{{{ $labels.{objective.scope.value[-1]} }}}}"
+    subject = f"{{{{ $labels.{objective.scope.value[-1]} }}}}"
     return {
         "alert": burn_name(objective, severity),
         "expr": outside_deploys(" or ".join(parts), objective.scope, settings),
@@ -136,8 +137,8 @@ def _burn_alert(objective: Objective, severity: Severity, settings: Settings) ->
             "slo": objective.name,
         },
         "annotations": {
-            "summary": f"{whom}: the error budget of {objective.percent:g} % "
-            f"({objective.about}) is spent too fast.",
+            "summary": f"{subject}: the error budget of {objective.percent:g} % "
+            f"({objective.about}) burns too fast.",
             "runbook_url": _runbook(objective.runbook, settings),
         },
     }
@@ -160,7 +161,7 @@ def _alert(alert: Alert, settings: Settings) -> Plain:
 
 
 def outside_deploys(condition: str, scope: Scope, settings: Settings) -> str:
-    """`condition`, but not for a model, or on a process, that is or was just being deployed."""
+    """`condition`, except for a model or process that is being deployed, or just was."""
     if scope is Scope.FUNCTION:
         scope = Scope.PROCESS
     recent = f"max_over_time({m.DEPLOY_IN_PROGRESS.name}[{settings.time(AFTER_DEPLOY_SECONDS)}])"
@@ -172,7 +173,7 @@ def _runbook(name: str, settings: Settings) -> str:
 
 
 def prometheus(settings: Settings) -> Plain:
-    """A server for one machine: a model server, programs under watch, and the rules."""
+    """The configuration for one machine: a model server, watched programs, and the rules."""
     every = settings.time(SCRAPE_SECONDS)
     ports = (8000, *range(9464, 9472))
     return {
@@ -190,33 +191,32 @@ def prometheus(settings: Settings) -> Plain:
     }
 
 
-def alertmanager(webhook: str) -> Plain:
-    """Routes: one message per alert and model, pages before tickets, a page silences its ticket."""
-    return {
-        "route": {
-            "receiver": "tickets",
-            "group_by": ["alertname", "job", "model"],
-            "group_wait": "30s",
-            "group_interval": "5m",
-            "repeat_interval": "4h",
-            "routes": [
-                {
-                    "receiver": "pages",
-                    "matchers": ['severity="page"'],
-                    "group_wait": "10s",
-                    "repeat_interval": "1h",
-                }
-            ],
-        },
-        "inhibit_rules": [
+#: One message per alert and model; pages go out before tickets, and a page silences its ticket.
+ALERTMANAGER: Plain = {
+    "route": {
+        "receiver": "tickets",
+        "group_by": ["alertname", "job", "model"],
+        "group_wait": "30s",
+        "group_interval": "5m",
+        "repeat_interval": "4h",
+        "routes": [
             {
-                "source_matchers": ['severity="page"'],
-                "target_matchers": ['severity="ticket"'],
-                "equal": ["runbook", "model", "job", "instance"],
+                "receiver": "pages",
+                "matchers": ['severity="page"'],
+                "group_wait": "10s",
+                "repeat_interval": "1h",
             }
         ],
-        "receivers": [
-            {"name": name, "webhook_configs": [{"url": f"{webhook.rstrip('/')}/{name}"}]}
-            for name in ("pages", "tickets")
-        ],
-    }
+    },
+    "inhibit_rules": [
+        {
+            "source_matchers": ['severity="page"'],
+            "target_matchers": ['severity="ticket"'],
+            "equal": ["runbook", "model", "job", "instance"],
+        }
+    ],
+    "receivers": [
+        {"name": name, "webhook_configs": [{"url": f"http://127.0.0.1:9095/{name}"}]}
+        for name in ("pages", "tickets")
+    ],
+}

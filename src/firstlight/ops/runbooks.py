@@ -1,4 +1,4 @@
-"""Where the runbooks are: in the package once it is installed, in docs/ of a source tree."""
+"""The runbooks: in the installed package, or in docs/ of a source tree."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def folder() -> Path:
 
 
 def texts() -> dict[str, str]:
-    """By name, without `.md`."""
+    """{name without .md: text}."""
     return {path.stem: path.read_text("utf-8") for path in sorted(folder().glob("*.md"))}

@@ -1,12 +1,12 @@
-"""Published and repeated values compared: agrees, differs, or undecided.
+"""Compares published and repeated values: they agree, differ, or are undecided.
 
-Two jobs on one machine come out apart by up to `DRIFT` for no reason. So a quantity *agrees* if the
-whole interval of its change lies within that band, *differs* if it lies outside of it and is
-significant after Holm's correction, and is *undecided* in between, or if other programs took half
-of the CPU or more when either run began.
+Two jobs on one machine differ by up to `DRIFT` for no reason. So a quantity *agrees* if the whole
+interval of its change lies within that band, *differs* if it lies outside and is significant after
+Holm's correction, and is *undecided* in between, or if other programs used half of the CPU or more
+when either run began.
 
-On another kind of machine absolute times say nothing. The ratio of two cases of the same run does:
-its values are paired by round, so what the machine did to both at a time is not in it.
+Absolute times of different kinds of machines are not comparable. Ratios of two cases of the same
+run are: their values are paired by round, which cancels what the machine did to both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pairing:
 
 
 def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
-    """Every case that was measured again, with the verdict on it."""
+    """Every repeated case with its verdict."""
     drafts = [_draft(pairing, case) for pairing in pairings for case in pairing.here.run.cases]
     busy = {
         pairing.folder
@@ -54,14 +54,14 @@ def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
 
 
 def conclude_cases(cases: Sequence[CaseReplication], busy: set[str]) -> list[CaseReplication]:
-    """The cases with every verdict as it follows from their effects.
+    """The cases with every verdict derived from their effects.
 
-    `busy`: folders of runs whose times decide nothing, because of other programs.
+    `busy`: folders of runs whose times decide nothing because other programs used the CPU.
     """
-    asked = [replace(case, deltas=tuple(_asked(case, d) for d in case.deltas)) for case in cases]
-    judged = iter(_judged([d for case in asked for d in case.deltas if d.judged]))
+    open_cases = [replace(c, deltas=tuple(_undecided(c, d) for d in c.deltas)) for c in cases]
+    judged = iter(_with_verdicts([d for case in open_cases for d in case.deltas if d.judged]))
     found = []
-    for case in asked:
+    for case in open_cases:
         deltas = tuple(next(judged) if d.judged else d for d in case.deltas)
         failure = None if case.status_here == "ok" else case.failure_here or "no reason"
         verdict = _verdict(case, [d.verdict for d in deltas if d.judged], case.run in busy)
@@ -69,21 +69,21 @@ def conclude_cases(cases: Sequence[CaseReplication], busy: set[str]) -> list[Cas
     return found
 
 
-def _asked(case: CaseReplication, delta: Delta) -> Delta:
-    """The quantity before it is judged, or as it stays if it is not."""
-    apart = case.comparable and delta.reason is Reason.TWO_SPEEDS and not delta.judged
-    asked = delta.judged or delta.quantity in _ALWAYS_JUDGED
+def _undecided(case: CaseReplication, delta: Delta) -> Delta:
+    """The quantity before any verdict; final if it is not judged."""
+    two_speeds = case.comparable and delta.reason is Reason.TWO_SPEEDS and not delta.judged
+    decides = delta.judged or delta.quantity in _ALWAYS_JUDGED
     return replace(
         delta,
-        judged=case.comparable and asked and not apart,
+        judged=case.comparable and decides and not two_speeds,
         p_adjusted=delta.effect.p,
         verdict="undecided" if case.comparable else "not comparable",
-        reason=Reason.TWO_SPEEDS if apart else None,
+        reason=Reason.TWO_SPEEDS if two_speeds else None,
     )
 
 
 def _verdict(case: CaseReplication, judged: Sequence[str], busy: bool) -> str:
-    """The verdict on a case, from its status here and those on its judged quantities."""
+    """The verdict on a case, from its status here and the verdicts on its judged quantities."""
     if case.status_here == "failed":  # a wrong result is a finding on any machine
         return "differs"
     if not case.comparable:
@@ -93,24 +93,24 @@ def _verdict(case: CaseReplication, judged: Sequence[str], busy: bool) -> str:
     return next((v for v in ("differs", "undecided") if v in judged), "agrees")
 
 
-def _judged(compared: Sequence[Compared]) -> list[Compared]:
-    adjusted = holm([one.effect.p for one in compared])
-    many = too_many([(one.published.n, one.here.n) for one in compared])
+def _with_verdicts(compared: Sequence[Compared]) -> list[Compared]:
+    adjusted = holm([c.effect.p for c in compared])
+    possible = can_be_significant([(c.published.n, c.here.n) for c in compared])
     found = []
-    for one, p, number in zip(compared, adjusted, many, strict=True):
-        verdict, reason = judge(one.effect, p, number)
-        found.append(replace(one, p_adjusted=p, verdict=verdict, reason=reason))
+    for comparison, p, can_be in zip(compared, adjusted, possible, strict=True):
+        verdict, reason = judge(comparison.effect, p, can_be)
+        found.append(replace(comparison, p_adjusted=p, verdict=verdict, reason=reason))
     return found
 
 
-def too_many(sizes: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each comparison how many there are, where so few values could never be significant."""
+def can_be_significant(sizes: Sequence[tuple[int, int]]) -> list[bool]:
+    """For each comparison, whether its (published, here) numbers of values allow significance."""
     smallest = holm([smallest_p(one, other, paired=False) for one, other in sizes])
-    return [len(sizes) if p >= ALPHA else None for p in smallest]
+    return [p < ALPHA for p in smallest]
 
 
-def judge(effect: Effect, p_adjusted: float, many: int | None = None) -> tuple[str, Reason | None]:
-    """The verdict on one change, and what it rests on; `many` is that of `too_many`."""
+def judge(effect: Effect, p_adjusted: float, can_be: bool = True) -> tuple[str, Reason | None]:
+    """The verdict on one change, and its reason; `can_be` is that of `can_be_significant`."""
     far = 1 + DRIFT
     if effect.confidence < 0.95:
         return "undecided", Reason.NO_INTERVAL
@@ -119,12 +119,12 @@ def judge(effect: Effect, p_adjusted: float, many: int | None = None) -> tuple[s
     if effect.low > far or effect.high < 1 / far:
         if p_adjusted < ALPHA:
             return "differs", Reason.BEYOND_DRIFT
-        return "undecided", Reason.NOT_SIGNIFICANT if many is None else Reason.NEVER_SIGNIFICANT
+        return "undecided", Reason.NOT_SIGNIFICANT if can_be else Reason.NEVER_SIGNIFICANT
     return "undecided", Reason.PARTLY_BEYOND_DRIFT
 
 
 def _draft(pairing: Pairing, case: CaseSummary) -> CaseReplication:
-    """A case with its effects, before anything is concluded from them."""
+    """A case with its effects, before any verdict."""
     published = next(c for c in pairing.published.run.cases if c.case == case.case)
     draft = CaseReplication(
         run=pairing.folder,
@@ -141,13 +141,13 @@ def _draft(pairing: Pairing, case: CaseSummary) -> CaseReplication:
 
 
 def _differences(pairing: Pairing, case: str) -> list[Difference]:
-    """What forbids comparing the times of a case; nothing if they can be."""
+    """What forbids comparing the times of a case."""
     one, other = pairing.published, pairing.here
     return differences(one.run, other.run, case, (one.samples, other.samples))
 
 
 def _is_portable(found: Difference) -> bool:
-    """Whether it changes the times of all cases alike, so that ratios between cases remain."""
+    """Whether a difference affects all cases alike, so that ratios between cases remain valid."""
     return found.kind in (Kind.MACHINE, Kind.ENVIRONMENT) or (found.kind, found.field) in (
         (Kind.PROTOCOL, "threads"),
         (Kind.SETTING, "affinity"),
@@ -171,27 +171,27 @@ def _deltas(pairing: Pairing, case: CaseReplication) -> Iterator[Delta]:
     published, here = (measured_values(m.samples, case.case) for m in runs)
     side = [of_sample(s) for s in _timed(pairing.published.samples, case.case)]
     for name in in_order(dict.fromkeys(published.keys() & here.keys())):
-        asked = case.comparable and decides(name, [side])
-        apart = asked and spread(published[name]) is not None
+        deciding = case.comparable and decides(name, [side])
+        two_speeds = deciding and spread(published[name]) is not None
         yield Delta(
             quantity=name,
-            judged=asked and not apart,
+            judged=deciding and not two_speeds,
             published=median_estimate(published[name]),
             here=median_estimate(here[name]),
             effect=(effect := unpaired_effect(published[name], here[name])),
             p_adjusted=effect.p,
             verdict="undecided",
-            reason=Reason.TWO_SPEEDS if apart else None,
+            reason=Reason.TWO_SPEEDS if two_speeds else None,
         )
 
 
 def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
-    """Every case over the plainest one of its workload: numpy, where there is one."""
+    """The ratio of every case to the plainest one of its workload (NumPy, if present)."""
     return conclude_ratios([ratio for pairing in pairings for ratio in _ratios(pairing)])
 
 
 def conclude_ratios(ratios: Sequence[RatioReplication]) -> list[RatioReplication]:
-    return [replace(ratio, order=_order(ratio)) for ratio in _judged(ratios)]
+    return [replace(ratio, order=_order(ratio)) for ratio in _with_verdicts(ratios)]
 
 
 def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
@@ -209,7 +209,7 @@ def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
 
 
 def _plainness(case: CaseSummary) -> tuple[bool, bool, str]:
-    """NumPy first, then what compiles nothing."""
+    """A sort key: NumPy first, then backends that compile nothing."""
     return case.backend != "numpy", not case.backend.endswith(("python", "eager")), case.case
 
 
@@ -237,7 +237,7 @@ def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator
 def paired_values(
     samples: Sequence[Sample], case: str, against: str, quantity: str
 ) -> list[tuple[float, float]]:
-    """(case, other) of every round in which both have a value."""
+    """(case, against) of every round in which both have a value."""
     one, other = (
         {s.index: of_sample(s).get(quantity) for s in _timed(samples, name)}
         for name in (case, against)
@@ -247,7 +247,7 @@ def paired_values(
 
 
 def ratio_effect(pairs: Sequence[tuple[float, float]]) -> Effect:
-    """How many times as long one case takes as the other."""
+    """How many times as long the first case takes as the second."""
     return paired_effect([b for _, b in pairs], [a for a, _ in pairs])
 
 

@@ -1,5 +1,5 @@
-"""`replication.html`: the report for a person (one file, no network, no script), and the reasons
-for its verdicts in words.
+"""The report as a page, `replication.html` (one file, no network, no script), and the reasons for
+its verdicts in words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from firstlight.statistics.effects import Effect
 
 _HEADLINE = ("cold_seconds", "warm_call_seconds")
 _STYLE = "small cards"
-_OWN = """
+_CSS = """
 .verdict { font-weight: 650; white-space: nowrap; }
 .v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
 .v-undecided { color: var(--accent); } .v-not { color: var(--muted); }
@@ -40,7 +40,7 @@ tr.more { border-top: 0; }
 
 
 def case_reasons(report: Replication) -> list[list[str]]:
-    """For every case of a report: why its verdict is what it is."""
+    """For every case of a report, the reasons for its verdict."""
     runs = {run.folder: run for run in report.runs}
     comparisons = sum(delta.judged for case in report.cases for delta in case.deltas)
     return [[*_reasons(case, runs.get(case.run), comparisons)] for case in report.cases]
@@ -99,7 +99,7 @@ def replication_html(report: Replication) -> str:
         "<section><h2>What was not the same</h2>"
         f"{''.join(map(_environment, report.runs))}</section>{_method(report)}</main>"
     )
-    return document(f"Replication: {title}", body, style=_OWN)
+    return document(f"Replication: {title}", body, style=_CSS)
 
 
 def _mark(verdict: str) -> str:
@@ -107,7 +107,7 @@ def _mark(verdict: str) -> str:
 
 
 def _row(head: Sequence[str], name: str | None, cells: Sequence[str], rows: int = 1) -> str:
-    """A row of markup; without a name it belongs to the case above, which spans so many rows."""
+    """A row of markup; without a name it belongs to the case above, which spans `rows` rows."""
     first = f'<th scope="rowgroup" rowspan="{rows}">{name}</th>' if name is not None else ""
     found = []
     for label, cell in zip(head[1:], cells, strict=True):
@@ -136,7 +136,7 @@ def _case_rows(case: CaseReplication, reasons: Sequence[str]) -> list[str]:
         _row(_CASES, None if number else escape(case.case), [*cells, *end], len(deltas))
         for number, (cells, end) in enumerate(zip(deltas, ends, strict=True))
     ]
-    # Words under the numbers: a column of them would push the verdict out of sight.
+    # Reasons go below the numbers: a column of them would push the verdict out of sight.
     return rows + [f'<tr><td colspan="8" class="why">{escape(r)}</td></tr>' for r in reasons]
 
 
@@ -158,7 +158,7 @@ def _span(effect: Effect) -> str:
 
 
 def _change(ratio: float) -> str:
-    """In per cent, or as a factor where those would run to thousands."""
+    """In per cent, or as a factor beyond tenfold changes."""
     return change(ratio) if 0.1 < ratio < 10 else f"×{_number(ratio)}"
 
 
@@ -200,7 +200,7 @@ def _number(value: float) -> str:
 
 
 def _listed(items: Sequence[str]) -> str:
-    """A list of markup; nothing if it would be empty."""
+    """A list of markup; '' if there are no items."""
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
 
 
@@ -222,7 +222,7 @@ def _environment(run: RunReplication) -> str:
 
 
 def _state(state: JsonObject, where: str) -> str:
-    """What else the machine did: load and warnings."""
+    """The load on the machine, and warnings."""
     parts = [
         f"load {' '.join(f'{value:.2f}' for value in state[name])} {when}"
         for name, when in (("load", "before"), ("load_after", "after"))

@@ -1,4 +1,4 @@
-"""From a location to a report: verified, selected and, once measured, compared and written."""
+"""Prepares a replication, and makes its report once the cases are measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from firstlight.replication.selection import (
 )
 from firstlight.report.html import render
 from firstlight.snapshot.keys import PrivateKey, sign
-from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.layout import RAW_FILES
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot, programs_of
 from firstlight.snapshot.redaction import Owner, redact, redact_run
 from firstlight.snapshot.strict_json import canonical, first_error
@@ -44,7 +44,7 @@ from firstlight.snapshot.verifying import verify
 
 @dataclass(frozen=True)
 class Task:
-    """One published run, and what of it is measured here."""
+    """One published run, and which of its cases are measured here."""
 
     number: int
     folder: str  # runs/001, there and here
@@ -66,7 +66,7 @@ class Job:
 
 
 def prepare(place: str, files: Sequence[Path], expected_id: str | None, pattern: str | None) -> Job:
-    """Verify the snapshot and decide what is measured; `files` are those that the user named."""
+    """Verify the snapshot and decide what to measure; `files` are benchmark files of the user."""
     found = verify(place, expected_id)
     if found.findings:
         raise ReplicationError(
@@ -77,7 +77,7 @@ def prepare(place: str, files: Sequence[Path], expected_id: str | None, pattern:
     if snapshot.id != found.id:
         raise ReplicationError(f"{place}: it changed while it was read.")
     plans = [snapshot.plan(number) for number in range(len(snapshot.runs))]
-    # The pattern must fit a case of any run, not of each.
+    # The pattern must match a case of any run, not of each.
     kept = {case.id for case in filter_cases([c for p in plans for c in p.cases], pattern)}
     tasks = []
     for number, plan in enumerate(plans):
@@ -95,8 +95,8 @@ def prepare(place: str, files: Sequence[Path], expected_id: str | None, pattern:
 
 
 def make_public(folder: Path, owner: Owner) -> RawRun:
-    """Take private data out of a run before its report is made, which is to follow from it."""
-    measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
+    """Redact a run in its folder, before the report is derived from it."""
+    measured = {name: (folder / name).read_bytes() for name in RAW_FILES}
     files = {name: found.data for name, found in redact_run(measured, owner=owner).items()}
     raw = RawRun.of(f"runs/{folder.name}", files)
     for name, data in files.items():
@@ -106,7 +106,7 @@ def make_public(folder: Path, owner: Owner) -> RawRun:
 
 
 def report_of(job: Job, measured: Mapping[int, RawRun], begun: str, owner: Owner) -> Replication:
-    """The report, from what was measured: `measured[number]` is the repetition of a task."""
+    """The report; `measured[number]` is the repetition of the task with that number."""
     pairings, runs = [], []
     for task in job.tasks:
         if task.number in measured:
@@ -139,7 +139,7 @@ def report_of(job: Job, measured: Mapping[int, RawRun], begun: str, owner: Owner
 
 
 def _public(text: str, owner: Owner) -> str:
-    """Words about this installation without private data."""
+    """The text without private data."""
     return str(json.loads(redact(json.dumps(text).encode(), owner=owner).data))
 
 
@@ -165,7 +165,7 @@ def pairing(snapshot: Snapshot, number: int, raw: RawRun) -> Pairing:
 def run_replication(
     snapshot: Snapshot, number: int, run: Run, notes: tuple[str, ...]
 ) -> RunReplication:
-    """What is not the same around a run of the snapshot and its repetition."""
+    """A run of the snapshot, its repetition, and how their environments differ."""
     published, folder = snapshot.runs[number], snapshot.folders[number]
     return RunReplication(
         published_folder=folder,

@@ -1,9 +1,9 @@
-"""`replication.json`: what was repeated, how it came out, and who says so.
+"""`replication.json`: what was repeated, and with which result.
 
 DIR/replication.json    the report, in canonical form
-DIR/replication.html    the same for a person
-DIR/signature.json      where it was signed: over replication.json
-DIR/runs/001/…          what was measured here, as `firstlight run` leaves it
+DIR/replication.html    the same as a page
+DIR/signature.json      the signature over replication.json, if it was signed
+DIR/runs/001/…          what was measured here, as `firstlight run` writes it
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VERDICTS = ("agrees", "differs", "undecided", "not comparable")
 
 
 class Reason(StrEnum):
-    """What a verdict on a quantity rests on, where the interval alone does not say it."""
+    """The reason for a verdict on a quantity, if it does not agree."""
 
     BEYOND_DRIFT = "beyond drift"  # and significant: it differs
     PARTLY_BEYOND_DRIFT = "partly beyond drift"
     NOT_SIGNIFICANT = "not significant"  # beyond, but p is too large after Holm's correction
-    NEVER_SIGNIFICANT = "never significant"  # with so few values in so many comparisons
-    NO_INTERVAL = "no interval"  # too few values for one of 95 %
+    NEVER_SIGNIFICANT = "never significant"  # too few values for so many comparisons
+    NO_INTERVAL = "no interval"  # too few values for an interval of 95 %
     TWO_SPEEDS = "two speeds"  # the published processes differ too much among themselves
 
 
@@ -39,7 +39,7 @@ class Delta:
     """One quantity of one case, published and here."""
 
     quantity: str
-    judged: bool  # False: shown, but no part of the verdict
+    judged: bool  # False if it is shown, but not part of the verdict
     published: Estimate
     here: Estimate
     effect: Effect  # how many times as long it takes here
@@ -57,7 +57,7 @@ class CaseReplication:
     correctness_published: Correctness | None
     correctness_here: Correctness | None
     status_here: str
-    failure_here: str | None  # what went wrong, where the status is not ok
+    failure_here: str | None  # what went wrong, if the status is not ok
     deltas: tuple[Delta, ...]
 
     @property
@@ -84,7 +84,7 @@ class RatioReplication:
 
 @dataclass(frozen=True)
 class RunReplication:
-    """A published run, its repetition, and what is not the same around them."""
+    """A published run, its repetition, and how their environments differ."""
 
     published_folder: str
     published_id: str
@@ -97,7 +97,7 @@ class RunReplication:
     state_published: JsonObject  # load, cpu_busy_ratio, warnings
     state_here: JsonObject
     environment: Mapping[str, tuple[str, ...]]
-    notes: tuple[str, ...]  # settings that could not be the same
+    notes: tuple[str, ...]  # settings that could not be kept
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Replication:
 
     @property
     def exit_code(self) -> int:
-        """0 every case agrees, 1 one differs, 3 none differs and not all agree."""
+        """0: every case agrees; 1: one differs; 3: none differs, but not all agree."""
         if self.verdicts["differs"]:
             return 1
         return 0 if self.verdicts["agrees"] == sum(self.verdicts.values()) else 3
@@ -137,5 +137,5 @@ class Replication:
 
 
 def verdict_counts(cases: Sequence[CaseReplication]) -> dict[str, int]:
-    """{'agrees': 3, …}: every verdict, also those that no case has."""
+    """{'agrees': 3, …}, including verdicts that no case has."""
     return {verdict: sum(c.verdict == verdict for c in cases) for verdict in VERDICTS}

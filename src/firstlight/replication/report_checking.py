@@ -1,8 +1,8 @@
-"""A report that somebody else wrote: what of it holds, what does not, what is not known from here.
+"""Checks somebody else's report: what holds, what does not, and what cannot be known.
 
-The page is drawn again, every verdict is concluded again from the effects, and the values from here
-follow from the runs beside the report. The published values are in the snapshot: where it is given
-too, the whole report is computed again.
+The page is drawn again, every verdict is derived again from the effects, and the repeated values
+from the runs beside the report. The published values are in the snapshot: if it is given too, the
+whole report is computed again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from firstlight.replication.report import (
 from firstlight.replication.selection import ReplicationError
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import signed_by
-from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
+from firstlight.snapshot.layout import LIMITS, RAW_FILES, SAMPLES, require_expected
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot
-from firstlight.snapshot.plausibility import differences, judged
+from firstlight.snapshot.plausibility import differences, method_and_inconsistencies
 from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify
 from firstlight.statistics.intervals import median_estimate
 
-#: Of so many places in one record the first are named.
-_MAX_NAMED = 3
-#: What a stranger's numbers may raise in the code that evaluates them.
+_MAX_NAMED = 3  # differences listed per record
+#: What evaluating a stranger's numbers may raise.
 _UNFIT = (SnapshotError, ArithmeticError, ValueError, TypeError, LookupError)
 
 
 @dataclass
 class Checked:
-    """What holds of a report that somebody else wrote."""
+    """The result of checking a report."""
 
     snapshot: str
     holds: list[str] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Checked:
     unknown: list[str] = field(default_factory=list)
 
     def settle(self, wrong: Iterable[str], holds: str) -> None:
-        """Add the findings, or what holds because there are none."""
+        """Add the findings in `wrong`, or `holds` if there are none."""
         found = [*islice(wrong, 20)]
         self.findings += found
         self.holds += [] if found else [holds]
@@ -68,10 +67,10 @@ class Checked:
 def check_report(
     folder: Path, snapshot: str | None = None, expected_id: str | None = None
 ) -> Checked:
-    """Schema, signature, page, verdicts, and the runs beside a report in `folder`.
+    """Check the report in `folder`: schema, signature, page, verdicts, and the runs beside it.
 
-    With `snapshot`, the location of what was repeated, everything in the report is computed again
-    from both; `expected_id` is the id from elsewhere, such as a paper.
+    With `snapshot`, the location of the repeated snapshot, the whole report is computed again;
+    `expected_id` is its id from elsewhere, such as a paper.
     """
     data = _read(folder / REPORT)
     plain = parse_object(data, REPORT, MAX_BYTES)
@@ -91,7 +90,7 @@ def check_report(
         checked.settle([] if fits else [other], "it is about that snapshot")
     _check_signature(folder, data, checked)
     _check_page(folder, report, checked)
-    checked.settle(_misjudged(report), "every verdict follows from the effects in the report")
+    checked.settle(_wrong_verdicts(report), "every verdict follows from the effects in the report")
     runs = {run.folder: _check_run(folder, report, run, checked) for run in report.runs}
     if snapshot is not None:
         _check_snapshot(snapshot, report, runs, checked)
@@ -127,7 +126,7 @@ def _check_signature(folder: Path, data: bytes, checked: Checked) -> None:
 
 
 def _check_page(folder: Path, report: Replication, checked: Checked) -> None:
-    """The page is not signed: it must be the one that follows from the report."""
+    """The page is not signed, so it must be exactly the one made from the report."""
     path = folder / PAGE
     if not path.is_file() or path.is_symlink():
         checked.findings.append(f"{PAGE} is missing")
@@ -146,14 +145,14 @@ def _check_page(folder: Path, report: Replication, checked: Checked) -> None:
 def _check_run(
     folder: Path, report: Replication, run: RunReplication, checked: Checked
 ) -> RawRun | None:
-    """The run beside the report, compared with it; None if it cannot be evaluated."""
-    # The schema allows no other folders than runs/NNN, so no path of a stranger's is opened.
+    """Check the run beside the report; returns None if it cannot be evaluated."""
+    # The schema allows only the folders runs/NNN, so no path chosen by a stranger is opened.
     place = run.folder
     if place != run.published_folder:
         checked.findings.append(f"{place} is said to repeat {run.published_folder}")
         return None
     files = {}
-    for name in (PLAN, SAMPLES, RUN):
+    for name in RAW_FILES:
         path = folder / place / name
         if not path.is_file() or path.is_symlink():
             checked.findings.append(f"{place}/{name} is missing")
@@ -195,8 +194,8 @@ def _check_snapshot(
     checked.settle(wrong, "all values, effects and verdicts follow from the snapshot and runs")
 
 
-def _misjudged(report: Replication) -> Iterator[str]:
-    """Where a verdict, reason or count is not the one that the report's own effects lead to."""
+def _wrong_verdicts(report: Replication) -> Iterator[str]:
+    """Verdicts, reasons and counts that do not follow from the report's own effects."""
     runs = {run.folder: run for run in report.runs}
     strays = [case for case in report.cases if case.run not in runs]
     if strays:
@@ -209,63 +208,65 @@ def _misjudged(report: Replication) -> Iterator[str]:
         if busy_share(side) is not None
     }
     cases = agreement.conclude_cases(report.cases, busy)
-    for said, concluded in zip(report.cases, cases, strict=True):
-        yield from _differing(said, concluded, f"{said.case!r:.100}")
+    for reported, concluded in zip(report.cases, cases, strict=True):
+        yield from _compared(reported, concluded, f"{reported.case!r:.100}")
     for ratio, right in zip(report.ratios, agreement.conclude_ratios(report.ratios), strict=True):
         name = f"{ratio.case!r:.100} over {ratio.against!r:.100}, {ratio.quantity!r:.40}"
-        yield from _differing(ratio, right, name)
-    yield from _differing(report.verdicts, verdict_counts(cases), "verdicts")
-    yield from _differing((report.drift, report.alpha), (DRIFT, ALPHA), "drift and alpha")
+        yield from _compared(ratio, right, name)
+    yield from _compared(report.verdicts, verdict_counts(cases), "verdicts")
+    yield from _compared((report.drift, report.alpha), (DRIFT, ALPHA), "drift and alpha")
 
 
 def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
-    """Where a value from here is not the one that the samples beside the report lead to."""
+    """Repeated values that do not follow from the samples beside the report."""
     for case in (case for case in report.cases if case.run == raw.folder):
         values = agreement.measured_values(raw.samples, case.case)
         for delta in case.deltas:
             own = median_estimate(values[delta.quantity]) if delta.quantity in values else None
-            yield from _differing(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
+            yield from _compared(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
     for ratio in (ratio for ratio in report.ratios if ratio.run == raw.folder):
         pairs = agreement.paired_values(raw.samples, ratio.case, ratio.against, ratio.quantity)
         here = agreement.ratio_effect(pairs) if pairs else None
-        yield from _differing(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
+        yield from _compared(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
 
 
-def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
-    yield from (f"{raw.folder}: {text}" for text in judged([raw])[1][0][:_MAX_NAMED])
+def _misdescribed(report: Replication, described: RunReplication, raw: RawRun) -> Iterator[str]:
+    """Where the report describes the run beside it wrongly, or that run is inconsistent."""
+    _, (found,) = method_and_inconsistencies([raw])
+    yield from (f"{raw.folder}: {text}" for text in found[:_MAX_NAMED])
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
-    yield from _differing({name: getattr(said, name) for name in wanted}, wanted, raw.folder)
-    described = [case for case in report.cases if case.run == raw.folder]
-    if [case.case for case in described] != [case.case for case in run.cases]:
+    yield from _compared({name: getattr(described, name) for name in wanted}, wanted, raw.folder)
+    reported = [case for case in report.cases if case.run == raw.folder]
+    if [case.case for case in reported] != [case.case for case in run.cases]:
         yield f"{raw.folder}: the cases of the report are not those of the run"
         return
-    for told, case in zip(described, run.cases, strict=True):
-        own = {"status_here": told.status_here, "correctness_here": told.correctness_here}
+    for own_case, case in zip(reported, run.cases, strict=True):
+        own = {"status_here": own_case.status_here, "correctness_here": own_case.correctness_here}
         outcome = {"status_here": case.status, "correctness_here": case.correctness}
-        yield from _differing(own, outcome, f"{case.case!r:.100}")
+        yield from _compared(own, outcome, f"{case.case!r:.100}")
 
 
 def _miscomputed(
     report: Replication, snapshot: Snapshot, runs: Mapping[str, RawRun]
 ) -> Iterator[str]:
-    """Where a report is not what follows from the snapshot and the runs that repeated it."""
+    """Where a report does not follow from the snapshot and the runs that repeated it."""
     title = str(snapshot.manifest["publication"]["title"])
     if report.snapshot["title"] != title:
         yield f"the snapshot is called {title!r:.80}"
     pairs = []
-    for said in report.runs:
-        number, raw = snapshot.folders.index(said.folder), runs[said.folder]
+    for reported in report.runs:
+        number, raw = snapshot.folders.index(reported.folder), runs[reported.folder]
         pairs.append(pairing(snapshot, number, raw))
-        wanted = run_replication(snapshot, number, raw.run, said.notes)
-        yield from _differing(said, wanted, raw.folder)
-    yield from _differing(report.cases, agreement.replicate_cases(pairs), "cases")
-    yield from _differing(report.ratios, agreement.replicate_ratios(pairs), "ratios")
+        wanted = run_replication(snapshot, number, raw.run, reported.notes)
+        yield from _compared(reported, wanted, raw.folder)
+    yield from _compared(report.cases, agreement.replicate_cases(pairs), "cases")
+    yield from _compared(report.ratios, agreement.replicate_ratios(pairs), "ratios")
     repeated = {(case.run, case.case) for case in report.cases}
     for left in report.left_out:
         if (left.run, left.case) in repeated:
             yield f"{left.case!r:.100} is said to be left out, and was measured"
 
 
-def _differing(said: object, wanted: object, where: str) -> Iterator[str]:
-    return islice(differences(said, wanted, where), _MAX_NAMED)
+def _compared(found: object, expected: object, where: str) -> Iterator[str]:
+    return islice(differences(found, expected, where), _MAX_NAMED)

@@ -1,7 +1,7 @@
-"""Which cases of a published plan can be measured again here, and why the others cannot.
+"""Selects the cases of a published plan that can be measured again here, with reasons for the rest.
 
-A case is looked up in this installation by its name. What the snapshot says of programs, adapters
-and parameters is only compared with what is found here; it is never loaded or executed.
+A case is looked up in this installation by its name. The programs, adapters and parameters in the
+snapshot are only compared with those found here, never loaded or executed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from firstlight.measure.user_file import cases_in
 from firstlight.records import Case, Settings, to_json
 from firstlight.workloads.catalog import registered
 
-#: What must be the same here as it was there. Titles and notes are words about it.
+#: Fields that must be equal here and there.
 _SAME = (
     *("adapter", "program", "parameters", "tolerance", "seed", "compiled", "cache_kind"),
     "environment",
 )
-#: No plan of ours asks for more; a stranger's that does would hold this machine for days.
+#: Our own plans stay below; a stranger's could occupy this machine for days.
 _MAX_SETTINGS = {"processes": 1000, "warm_calls": 10**6, "warm_seconds": 600.0, "batches": 1000,
          "batch_seconds": 60.0, "timeout_seconds": 6 * 3600.0}  # fmt: skip
 
@@ -39,7 +39,7 @@ class Selection:
 
 
 def named_files(paths: Sequence[Path]) -> dict[str, Path]:
-    """{SHA-256: path} of the benchmark files that the user named."""
+    """{SHA-256: path} of the user's benchmark files."""
     found = {}
     for path in paths:
         try:
@@ -55,8 +55,11 @@ def select(
     hashes: Mapping[str, str],
     files: Mapping[str, Path],
 ) -> Selection:
-    """The cases to measure; `statuses` are the published ones, `hashes` those of the programs in
-    the plan, `files` those that the user named, by hash."""
+    """The cases to measure.
+
+    `statuses` are the published ones by case, `hashes` those of the plan's programs by path,
+    `files` the user's benchmark files by hash.
+    """
     left_out: dict[str, str] = {}
     found: list[Case] = []
     own = _cases_of_files(planned, hashes, files)
@@ -71,7 +74,7 @@ def select(
         if isinstance(mine, str):
             left_out[case.id] = mine
         elif other := _differing(case, mine):
-            left_out[case.id] = f"this installation’s is another one: {', '.join(other)} differ"
+            left_out[case.id] = f"it is different in this installation: {', '.join(other)} differ"
         else:
             found.append(mine)
     missing = mark_missing(found, registered()[0])
@@ -82,11 +85,11 @@ def select(
 def _in_file(
     case: Case, digest: str, files: Mapping[str, Path], own: Mapping[str, Mapping[str, Case]]
 ) -> Case | str:
-    """The same case in a file that the user named, or why there is none."""
+    """The same case in one of the user's files, or why there is none."""
     if digest not in files:
         return (
-            f"it is in a file of the publisher's, {Path(case.file or '').name} (SHA-256 "
-            f"{digest[:16]}…). Read that file, then name it with --file; its hash must match"
+            f"it is in the publisher's file {Path(case.file or '').name} (SHA-256 {digest[:16]}…). "
+            "Read that file, then name it with --file; its hash must match"
         )
     return own.get(digest, {}).get(case.id) or f"{files[digest]} does not have it"
 
@@ -115,7 +118,7 @@ def _differing(case: Case, mine: Case) -> list[str]:
 def _cases_of_files(
     planned: Sequence[Case], hashes: Mapping[str, str], files: Mapping[str, Path]
 ) -> dict[str, dict[str, Case]]:
-    """{SHA-256: {id: case}} of the named files that the plan needs. Runs them to find out."""
+    """{SHA-256: {id: case}} of the user's files that the plan needs. Executes them to find out."""
     found: dict[str, dict[str, Case]] = {}
     for digest, path in files.items():
         own = [c for c in planned if c.file is not None and hashes.get(c.file) == digest]
@@ -127,11 +130,11 @@ def _cases_of_files(
 
 
 def settings_here(settings: Settings) -> tuple[Settings, list[str]]:
-    """The published settings, as far as this machine has them, and what is not the same."""
+    """The published settings as far as this machine can keep them, and notes on the others."""
     for name, limit in _MAX_SETTINGS.items():
         value = getattr(settings, name)
         if not 0 <= value <= limit:
-            raise ReplicationError(f"its plan asks for {name} = {value!r:.30}, at most {limit:g}.")
+            raise ReplicationError(f"its plan has {name} = {value!r:.30}; the limit is {limit:g}.")
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     if settings.affinity is None or set(settings.affinity) <= usable:
         return settings, []

@@ -1,7 +1,7 @@
-"""A static site of many snapshots: a list, a page for each, trends over time, any two compared.
+"""A static site of many snapshots: a list, a page for each, trends over time, and comparisons.
 
-    place ──▶ verified? ──▶ facts of a snapshot ──▶ its page and its data ──▶ list, trends
-                └─ no: named as refused, with the reason, and nothing of it is shown
+    store ──▶ verified? ──▶ facts of a snapshot ──▶ its page and its data ──▶ list, trends
+                └─ no: listed as refused, with the reason; none of its content is shown
 
-Everything is plain files with relative links: it works from any file server, at any path, offline.
+All files are static with relative links: the site works from any file server, at any path, offline.
 """

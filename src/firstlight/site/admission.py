@@ -1,4 +1,4 @@
-"""Which snapshots the site shows: those that verify. The others are named, with the reason."""
+"""Admits snapshots that verify to the site; the others are listed with the reason."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 from firstlight.errors import FirstlightError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
-from firstlight.snapshot.sources import Source, exactly
+from firstlight.snapshot.sources import Source, read_whole
 from firstlight.snapshot.verification import Verification
 from firstlight.snapshot.verifying import verify
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A folder that is not shown, and why."""
+    """A folder that is not shown, with the reason."""
 
     id: str
     reason: str
 
 
 def admit(location: str, snapshot_id: str) -> Verification | Refused:
-    """The snapshot's verification, or why it is refused."""
+    """The snapshot's verification, or the refusal."""
     try:
         found = verify(location, snapshot_id)
     except FirstlightError as error:
@@ -33,7 +33,7 @@ def admit(location: str, snapshot_id: str) -> Verification | Refused:
 
 
 def status(signature: str, signer: str | None) -> str:
-    """In two words what is known of who published it."""
+    """In a few words, who signed a snapshot."""
     return {
         "trusted": f"signed by {signer}",
         "expired": f"signed by {signer}, key expired",
@@ -43,10 +43,10 @@ def status(signature: str, signer: str | None) -> str:
 
 
 def fingerprint(source: Source, snapshot_id: str) -> str | None:
-    """A hash of all bytes of a snapshot, if they are those of its index; else None.
+    """A hash of all bytes of a snapshot, or None if they do not match its index.
 
-    Verifying is a function of these bytes, of our code and of the trusted keys. Where none of them
-    has changed since the last build, the last verdict stands, and this is a tenth of the work.
+    Verification depends only on these bytes, our code and the trusted keys. If none has changed
+    since the last build, its result is reused; hashing takes a tenth of the time.
     """
     digest = hashlib.sha256()
     try:
@@ -54,7 +54,7 @@ def fingerprint(source: Source, snapshot_id: str) -> str | None:
         first = next(items, None)
         if first is None or first.path != INDEX or first.content is None:
             return None
-        data = exactly(first.content, INDEX, LIMITS.index_bytes)
+        data = read_whole(first.content, INDEX, LIMITS.index_bytes)
         expected = dict(parse_index(data).files) if id_of(data) == snapshot_id else {}
         digest.update(data)
         for item in items:

@@ -1,4 +1,4 @@
-"""What changed: the steps of all trends, newest first, and how many cases they concern."""
+"""The steps of all trends, newest first, and summaries over all cases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from firstlight.site.snapshot_facts import TRENDS
 from firstlight.site.trends import Curve, MarkedStep, Point, Series
 from firstlight.statistics.intervals import median
 
-#: A level of a trend has so many runs at least: `statistics.steps` believes none that has fewer.
+#: The runs of a level that `statistics.steps` requires.
 MIN_RUNS = 5
-#: What a summary covers: so many days up to the newest run of the site.
+#: The days up to the newest run of the site that a summary covers.
 RECENT_DAYS = 30
 _DAY = 86400.0
 
@@ -29,12 +29,12 @@ class Change:
     step: MarkedStep
     before: Point  # the last run of the old level
     after: Point  # the first run of the new one
-    seen: float  # when the run was measured that made a step of it, in seconds since 1970
+    seen: float  # when the run was measured that revealed the step, in seconds since 1970
 
 
 @dataclass(frozen=True)
 class Departure:
-    """The newest runs of a curve, too few for a step, lie outside of its level."""
+    """A curve whose newest runs, too few for a step, lie outside its level."""
 
     case: str
     machine: str
@@ -45,42 +45,42 @@ class Departure:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """The curves that moved in one direction, each by the product of its recent steps."""
+class Shifts:
+    """The changes of the curves that moved in one direction."""
 
-    ratios: tuple[float, ...]
+    ratios: tuple[float, ...]  # of each curve, the product of its recent steps
 
     @property
     def mean(self) -> float:
-        """Geometric: twice as slow and twice as fast are nothing."""
+        """The geometric mean: twice as slow and twice as fast cancel."""
         return math.exp(sum(map(math.log, self.ratios)) / len(self.ratios))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of one quantity in the recent days, over all cases and machines."""
+    """How one quantity changed in the recent days, over all cases and machines."""
 
     quantity: str
-    slower: Moved
-    faster: Moved
+    slower: Shifts
+    faster: Shifts
     unchanged: int
-    too_short: int  # curves of so few runs that no step could be seen
+    too_short: int  # curves with too few runs for a step
 
 
 def changes(case: str, series: Sequence[Series]) -> Iterator[Change]:
-    """Every step of a case, in no order."""
+    """Every step of a case, unordered."""
     for own in series:
         for curve in own.curves:
             for step in curve.steps:
                 before, after = curve.points[step.index - 1 : step.index + 1]
-                # A level is believed when it has enough runs; that is when it became known.
+                # A step becomes known once its level has enough runs.
                 known = curve.points[min(step.index + MIN_RUNS, len(curve.points)) - 1]
                 about = (case, own.key, own.machine, curve.quantity)
                 yield Change(*about, step, before, after, known.moment)
 
 
 def newest_first(found: Sequence[Change]) -> list[Change]:
-    """By the first run of the new level; of one run the largest step first."""
+    """By the first run of the new level; within one run, the largest step first."""
     return sorted(
         found,
         key=lambda c: (-c.after.moment, -abs(math.log(c.step.effect.ratio)), c.case, c.quantity),
@@ -88,7 +88,7 @@ def newest_first(found: Sequence[Change]) -> list[Change]:
 
 
 def departures(case: str, series: Sequence[Series]) -> Iterator[Departure]:
-    """Curves whose newest runs all lie further from their level than two jobs may drift apart."""
+    """Curves whose newest runs all differ from their level by more than drift between jobs."""
     for own in series:
         for curve in own.curves:
             start = curve.steps[-1].index if curve.steps else 0
@@ -102,7 +102,7 @@ def departures(case: str, series: Sequence[Series]) -> Iterator[Departure]:
 
 
 def summaries(curves: Sequence[Curve]) -> list[Summary]:
-    """Over all curves that have a run in the recent days, quantity by quantity."""
+    """A summary per quantity, over the curves with a run in the recent days."""
     newest = max((c.points[-1].moment for c in curves), default=0.0)
     since = newest - RECENT_DAYS * _DAY
     found = []
@@ -113,11 +113,11 @@ def summaries(curves: Sequence[Curve]) -> list[Summary]:
         slower, faster = tuple(r for r in net if r > 1), tuple(r for r in net if r < 1)
         if own:
             unchanged = net.count(1) - short
-            found.append(Summary(quantity, Moved(slower), Moved(faster), unchanged, short))
+            found.append(Summary(quantity, Shifts(slower), Shifts(faster), unchanged, short))
     return found
 
 
 def _net(curve: Curve, since: float) -> float:
-    """The product of the steps since then; 1 where there is none."""
+    """The product of the steps since then; 1 if there is none."""
     recent = [s for s in curve.steps if curve.points[s.index].moment >= since]
     return math.prod(step.effect.ratio for step in recent)

@@ -1,4 +1,4 @@
-"""The first page: what changed. A summary over all cases, every step, and what may become one."""
+"""The first page: a summary over all cases, every step, and possible steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from firstlight.compare.environments import changed
 from firstlight.compare.verdicts import change
 from firstlight.present.quantities import counted
 from firstlight.site.admission import Refused
-from firstlight.site.changes import RECENT_DAYS, Change, Departure, Moved, Summary
+from firstlight.site.changes import RECENT_DAYS, Change, Departure, Shifts, Summary
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import FEED, link, page, section, sized, snapshot_link, table, trend_link
+from firstlight.site.frame import (
+    FEED,
+    coloured_change,
+    link,
+    page,
+    section,
+    snapshot_link,
+    table,
+    trend_link,
+)
 from firstlight.site.trend_chart import day
 
 MAX_STEPS = 200  # on the page; the trends have them all
@@ -34,9 +43,9 @@ def changes_page(
     repository: str | None,
     compared: Collection[SnapshotPair],
 ) -> bytes:
-    """`steps` are in the order in which they are shown; `repository` is where commits lead to.
+    """`steps` are in display order; `repository` is the URL that commits are linked to.
 
-    `compared` are the pairs of snapshots that have a page of their comparison.
+    `compared` are the pairs of snapshots whose comparison has a page.
     """
     lead = f'<p>{counted(len(steps), "step")} in all trends · <a href="{FEED}">Atom feed</a></p>'
     if refused:
@@ -52,30 +61,30 @@ def _summary(summary: Sequence[Summary]) -> str:
     rows = [
         [
             NAMES[s.quantity],
-            _moved(s.slower, "slower"),
-            _moved(s.faster, "faster"),
+            _shifts(s.slower, "slower"),
+            _shifts(s.faster, "faster"),
             str(s.unchanged),
             str(s.too_short),
         ]
         for s in summary
     ]
     words = (
-        '<p class="prose">Every case that was measured in that time counts once for each quantity '
-        "on each machine, by all of its steps since together; the mean is geometric. Under ten "
-        "runs no step can be seen.</p>"
+        '<p class="prose">Every case that was measured in this period counts once per quantity '
+        "and machine, by the product of its steps; the mean is geometric. With fewer than ten "
+        "runs no step can be found.</p>"
     )
     title = f"All cases, {RECENT_DAYS} days up to the newest run"
     return section(title, words + table(head, rows))
 
 
-def _moved(moved: Moved, tone: str) -> str:
-    """How many, from the least to the most, and their mean."""
-    if not moved.ratios:
+def _shifts(shifts: Shifts, tone: str) -> str:
+    """Their number, the smallest and largest, and their mean."""
+    if not shifts.ratios:
         return "0"
-    ends = sorted(moved.ratios, key=lambda ratio: abs(math.log(ratio)))
-    span = " to ".join(dict.fromkeys((change(ends[0]), change(ends[-1]))))
-    mean = f", mean {change(moved.mean)}" if len(ends) > 1 else ""
-    return f'<b class="{tone}">{len(ends)}</b> <span class="hint">{escape(span + mean)}</span>'
+    ordered = sorted(shifts.ratios, key=lambda ratio: abs(math.log(ratio)))
+    span = " to ".join(dict.fromkeys((change(ordered[0]), change(ordered[-1]))))
+    mean = f", mean {change(shifts.mean)}" if len(ordered) > 1 else ""
+    return f'<b class="{tone}">{len(ordered)}</b> <span class="hint">{escape(span + mean)}</span>'
 
 
 def _steps(
@@ -83,8 +92,8 @@ def _steps(
 ) -> str:
     if not steps:
         none = (
-            '<p class="prose">None yet. A step is a change of level of 3 % or more that five runs '
-            "on both sides bear out, so a trend needs ten of them.</p>"
+            '<p class="prose">None yet. A step is a change of level of 3 % or more with at least '
+            "five runs on both sides, so a trend needs ten runs.</p>"
         )
         return section("Steps", none)
     head = ("case", "size", "quantity", "from", "between", "machine")
@@ -103,7 +112,7 @@ def _step_row(
     comparison = f" {link(pair.path, 'compare')}" if pair in compared else ""
     return [
         trend_link(found.case),
-        f'{sized(effect.ratio)} <span class="hint">{span}</span>',
+        f'{coloured_change(effect.ratio)} <span class="hint">{span}</span>',
         NAMES[found.quantity],
         snapshot_link(found.after.snapshot, day(found.after.moment)),
         between(found, repository) + comparison,
@@ -112,7 +121,7 @@ def _step_row(
 
 
 def between(found: Change, repository: str | None) -> str:
-    """The commits on both sides of a step, linked where a repository is known; other versions."""
+    """The commits on both sides of a step, linked if `repository` is given; other versions."""
     one, other = (
         {name: version for name, version in point.versions.items() if name != "commit"}
         for point in (found.before, found.after)
@@ -136,7 +145,7 @@ def _departing(departing: Sequence[Departure]) -> str:
     rows = [
         [
             trend_link(d.case),
-            sized(d.ratio),
+            coloured_change(d.ratio),
             NAMES[d.quantity],
             counted(d.runs, "run"),
             snapshot_link(d.newest.snapshot, day(d.newest.moment)),
@@ -146,10 +155,10 @@ def _departing(departing: Sequence[Departure]) -> str:
     ]
     head = ("case", "size", "quantity", "so far", "newest", "machine")
     words = (
-        '<p class="prose">The newest runs of these lie further from their level than two jobs '
-        "drift apart (15 %), and are too few for a step.</p>"
+        '<p class="prose">The newest runs of these differ from their level by more than drift '
+        "between jobs (15 %), but are too few for a step.</p>"
     )
-    return section("Perhaps a step", words + table(head, rows, "small left changes", "size"))
+    return section("Possible steps", words + table(head, rows, "small left changes", "size"))
 
 
 def _refused(refused: Sequence[Refused]) -> str:
@@ -160,5 +169,5 @@ def _refused(refused: Sequence[Refused]) -> str:
         for r in refused
     )
     title = f"Refused: {counted(len(refused), 'folder')} that did not verify"
-    body = f"<p>Nothing of them is shown anywhere on this site.</p><ul>{items}</ul>"
+    body = f"<p>None of their content is shown on this site.</p><ul>{items}</ul>"
     return section(title, body, 'id="refused" class="warnings"')

@@ -1,4 +1,4 @@
-"""Pages of comparisons: one for each pair of snapshots, and the list of all of them."""
+"""Comparison pages: one for each pair of snapshots, and the list of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from firstlight.site.listing import when
 from firstlight.site.snapshot_facts import Facts
 
 UP = "../"
-_HEADLINE = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
+_HEADLINE = ("cold_seconds", "warm_call_seconds")  # shown even if they decide nothing
 _LISTED = 1000  # heads in the list
 _WORDS = (
-    "The comparison of <code>firstlight compare</code>: ratio by Hodges and Lehmann with its exact "
-    "interval of 95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide."
+    "As by <code>firstlight compare</code>: the Hodges–Lehmann ratio with its exact interval of "
+    "95 % or more, and the Mann–Whitney p-value, adjusted by Holm over the rows that decide."
 )
 _COLUMNS = ("quantity", "base", "head", "change", "interval", "p (Holm)", "verdict")
 
 
 def pair_page(site: str, base: Facts, head: Facts, report: RunsReport) -> bytes:
-    """What changed from one snapshot to another; `base` and `head` are their facts."""
+    """The comparison of two snapshots; `base` and `head` are their facts."""
     lead = _side("Base", base) + _side("Head", head)
     cases = "".join(
         _case(case, list(rows)) for case, rows in groupby(report.comparisons, lambda c: c.case)
@@ -60,7 +60,7 @@ def _row(found: Comparison) -> list[str]:
     effect = found.effect
     verdict = found.verdict if found.gated else f"({found.verdict})"
     words = f"{verdict}: {found.reason}" if found.reason else verdict
-    tone = found.verdict if found.gated else "told"
+    tone = found.verdict if found.gated else "not-gated"
     cells = (
         found.quantity.removesuffix("_seconds").replace("_", " "),
         seconds(found.base.median),
@@ -90,8 +90,8 @@ def compare_page(site: str, pairs: Sequence[SnapshotPair], facts: Mapping[str, F
         for head, own in heads[:_LISTED]
     ]
     body = (
-        f'<p class="prose">{_WORDS} A snapshot is compared with earlier ones of the same machine, '
-        "protocol and data, the nearest of them. For any other two: <code>firstlight compare BASE "
+        f'<p class="prose">{_WORDS} Each snapshot is compared with the nearest earlier ones of the '
+        "same machine, protocol and data. For any other two: <code>firstlight compare BASE "
         "HEAD</code>.</p>" + table(("head", "measured", "compared with"), rows, "small left pairs")
     )
     lead = f"<p>{counted(len(pairs), 'comparison')}</p>"

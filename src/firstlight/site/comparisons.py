@@ -1,7 +1,7 @@
-"""Which snapshots the site compares, and what comes of it: the comparison of `firstlight compare`.
+"""Selects pairs of snapshots and compares them as `firstlight compare` does.
 
-Every snapshot with the nearest earlier ones that it is comparable with, fewer where there are many
-snapshots, so that the site grows as they do.
+Each snapshot is compared with the nearest earlier ones that are comparable: fewer if there are many
+snapshots, so that the site grows linearly with them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Side = list[Measured]
 
 @dataclass(frozen=True)
 class SnapshotPair:
-    """Two snapshots with a case that was measured under the same conditions; ids."""
+    """The ids of two snapshots that measured a case under the same conditions."""
 
     base: str
     head: str
 
     @property
     def path(self) -> str:
-        """The page of the comparison."""
+        """The path of the comparison's page."""
         return f"compare/{self.base[:16]}-{self.head[:16]}.html"
 
 
 def pairs_of(snapshots: Sequence[Facts]) -> list[SnapshotPair]:
-    """The pairs that are offered, newest head and nearest base first.
+    """The pairs to compare, newest head and nearest base first.
 
-    Of the `snapshot_facts` of all snapshots. The one just before, in any series, is always among
-    them: a step is between two of these.
+    `snapshots` are the facts of all snapshots. The direct predecessor in any series is always
+    included: steps lie between these.
     """
     each = max(1, min(MAX_BASES, MAX_PAIRS // max(1, len(snapshots))))
     ordered = sorted(snapshots, key=lambda facts: (facts["measured"], facts["id"]))
@@ -57,14 +57,14 @@ def pairs_of(snapshots: Sequence[Facts]) -> list[SnapshotPair]:
     return [pair for own in reversed(found) for pair in own]
 
 
-class Comparing:
-    """Compares pairs; `load` gives the runs and samples of a snapshot by its id."""
+class Comparer:
+    """Compares pairs; `load` returns the runs and samples of a snapshot by its id."""
 
     def __init__(self, load: Callable[[str], Sequence[tuple[Run, Sequence[Sample]]]]) -> None:
         self._side = lru_cache(_KEPT)(lambda snapshot_id: _side(snapshot_id, load(snapshot_id)))
 
     def report(self, pair: SnapshotPair) -> RunsReport | None:
-        """What changed from base to head; None if they are not comparable after all."""
+        """The comparison from base to head, or None if they are not comparable after all."""
         try:
             return compare_runs(self._side(pair.base), self._side(pair.head))
         except NotComparableError:
@@ -82,7 +82,7 @@ def _side(snapshot_id: str, runs: Sequence[tuple[Run, Sequence[Sample]]]) -> Sid
 
 
 def _reduced(sample: Sample) -> Sample:
-    """The same quantities from one call and one batch: thousands take long in every pair."""
+    """The sample with one warm call and one batch: equal quantities, far faster to compare."""
     warm = sample.warm
     if warm is None or not warm.call_seconds:
         return sample

@@ -16,14 +16,14 @@ from firstlight.site.frame import FEED
 
 MAX_ENTRIES = 100
 _ATOM = "http://www.w3.org/2005/Atom"
-#: What identifiers are derived from: the same step has the same one in every build.
+#: The namespace of identifiers: a step has the same one in every build.
 _SPACE = uuid.UUID("0b8a5c1e-5c6b-4f0e-9d0f-6a0f3a6c9e51")
 
 
 def feed(site: str, steps: Sequence[Change], newest: float, url: str | None) -> bytes:
-    """`newest` is the moment of the newest run; `url` is where the site will be, if it is known.
+    """The feed; `newest` is the time of the newest run, `url` the site's address, if known.
 
-    Without it links are relative to the feed, which not every reader follows.
+    Without `url`, links are relative to the feed, which not every reader supports.
     """
     root = url.rstrip("/") + "/" if url else ""
     made = ElementTree.Element("feed", xmlns=_ATOM)

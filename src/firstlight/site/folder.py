@@ -1,4 +1,4 @@
-"""The folder of a site: written beside the old one, swapped in when whole."""
+"""The folder of a site: written beside the old one, swapped in when complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SiteFolderError(FirstlightError):
 
 
 class SiteFolder:
-    """A new site at `out`, which exists only after `swap_in`."""
+    """A new site, which replaces the one at `out` with `swap_in`."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -38,13 +38,13 @@ class SiteFolder:
         shutil.rmtree(self._new, ignore_errors=True)
 
     def earlier(self, circumstances: Facts) -> Facts:
-        """What the old site says of its snapshots, if it was made under the same circumstances."""
+        """The old site's records by snapshot; {} if it was built under other circumstances."""
         same = self._old.get("circumstances") == circumstances
         snapshots = self._old.get("snapshots") if same else None
         return snapshots if isinstance(snapshots, dict) else {}
 
     def write(self, path: str, data: bytes) -> None:
-        """A file of the new site."""
+        """Write a file of the new site."""
         target = self._new / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class SiteFolder:
             raise SiteFolderError(f"{target}: cannot be written: {error.strerror}.") from None
 
     def keep(self, path: str) -> bool:
-        """Take one file from the old site, if it is there."""
+        """Take a file over from the old site; False if that is not possible."""
         target = self._new / path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -63,13 +63,13 @@ class SiteFolder:
         return True
 
     def take_over(self, path: str) -> Facts | None:
-        """Take a folder with its `data.json` from the old site; None if that is not possible."""
+        """Take a folder over from the old site; its `data.json`, or None if not possible."""
         source, target = self.out / path, self._new / path
         try:
             facts: Facts = json.loads((source / "data.json").read_bytes())
             if not (source / "index.html").is_file():
                 return None
-            # Linked, not copied: nothing ever writes into a file of a site that exists.
+            # Hard links are safe: nothing ever writes into a file of an existing site.
             shutil.copytree(source, target, copy_function=_link_or_copy)
         except (OSError, ValueError, shutil.Error):
             shutil.rmtree(target, ignore_errors=True)
@@ -77,7 +77,7 @@ class SiteFolder:
         return facts
 
     def swap_in(self) -> None:
-        """Put the new site in the place of the old one."""
+        """Replace the old site with the new one."""
         aside = self._new.with_name(f"{self._new.name}-old")
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -98,7 +98,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _record_of(out: Path) -> Facts:
-    """`build.json` of the site at `out`; empty if there is nothing. Refuses any other folder."""
+    """`build.json` of the site at `out`; {} if `out` is empty or absent. Refuses other folders."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What every page of the site has: head, navigation, policy, style. All text is escaped here."""
+"""The parts of every page: head, navigation, policy, style, tables and links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firstlight.present.document import table as plain_table
 from firstlight.present.svg import element
 from firstlight.records import slug
 
-#: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
+#: Scripts and data come only from the site itself; inline scripts never run.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'"
@@ -39,8 +39,8 @@ def page(
 ) -> bytes:
     """A whole page. `body` and `lead` are markup; `up` leads to the root of the site: '' or '../'.
 
-    `site` is the name of the site, `title` that of the page; both are plain text. `place` is the
-    page's own path, if it is one of those in the navigation.
+    `site` and `title` (of the page) are plain text. `place` is the page's own path, if it is in the
+    navigation.
     """
     run = "".join(
         f'<script defer src="{up}assets/{name}"></script>' for name in ("page.js", *scripts)
@@ -70,7 +70,7 @@ def _navigation(up: str, here: str) -> str:
 @cache
 def assets() -> dict[str, bytes]:
     """{path: content} of style, scripts and icon."""
-    # No modules: a page that is opened from a file can run them.
+    # Not modules, which a page opened from a file cannot load.
     scripts = {"page.js": packaged("page.js"), "list.js": packaged("list.js", _ASSETS)}
     style = f"{palette.stylesheet()}\n{packaged('style.css')}\n{packaged('site.css', _ASSETS)}"
     found = {"icon.svg": _icon(), "site.css": style, **scripts}
@@ -84,12 +84,11 @@ def _icon() -> str:
 
 
 def section(title: str, body: str, attributes: str = "") -> str:
-    """A part of a page under its heading; all are markup."""
+    """A section with its heading; all arguments are markup."""
     return f"<section{attributes and ' ' + attributes}><h2>{title}</h2>{body}</section>"
 
 
 def snapshot_link(snapshot_id: str, text: str, up: str = "") -> str:
-    """A link to the page of a snapshot."""
     return link(f"{up}snapshots/{snapshot_id}/index.html", text)
 
 
@@ -98,14 +97,14 @@ def trend_link(case: str) -> str:
     return link(f"trends/{slug(case)}.html", case)
 
 
-def sized(ratio: float) -> str:
-    """A change in the colour of its direction."""
+def coloured_change(ratio: float) -> str:
+    """A change, coloured by its direction."""
     tone = "slower" if ratio > 1 else "faster"
     return f'<b class="{tone}">{escape(change(ratio))}</b>'
 
 
 def finder(example: str, what: str) -> str:
-    """The box that searches a list; `list.js` shows it."""
+    """The search box of a list, hidden until `list.js` runs."""
     return (
         f'<div class="finder"><input type="search" id="search" placeholder="search: {example}" '
         f'aria-label="Search {what}" hidden>'
@@ -114,21 +113,20 @@ def finder(example: str, what: str) -> str:
 
 
 def badge(text: str, fine: bool) -> str:
-    """A word in a frame."""
     return f'<span class="badge{" fine" if fine else ""}">{escape(text)}</span>'
 
 
 def link(href: str, text: str) -> str:
-    """A link; both are escaped."""
+    """A link; both arguments are plain text."""
     return element("a", escape(text), href=href)
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "small", deciding: str = ""
 ) -> str:
-    """A table of markup cells under plain headings; the first cell of a row names it.
+    """A table of markup cells with plain headings; the first cell of a row is its header.
 
-    On narrow paper a row is a card, with the cell under the heading `deciding` first.
+    On narrow screens a row becomes a card, with the cell of the column `deciding` first.
     """
     names = [escape(name) for name in head]
     first = [' class="deciding"' if name == deciding else "" for name in head]

@@ -1,6 +1,6 @@
-"""The list of snapshots: the newest as a table, and the rest as data in pieces.
+"""The list of snapshots: the newest as a table, the rest as JSON in pieces.
 
-A page of fifty rows is all that a reader loads. Searching and sorting fetch the pieces, each once.
+A reader loads a page of fifty rows; searching and sorting fetch the pieces, each once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _COLUMNS = (
     ("signature", "Published by"),
     ("id", "Id"),
 )
-#: Versions that are shown in a list; all of them stand on the page of the snapshot.
+#: The versions in the list; the page of a snapshot has all of them.
 _SHOWN = ("Python", "jax", "torch", "numpy", "Firstlight")
 
 
 def entry(facts: Facts, status: str, trusted: bool) -> Facts:
-    """A row as plain values; its cases are still names."""
+    """A row as plain values; `cases` are names."""
     runs = facts["runs"]
     busiest = max((run["noisy"] for run in runs if run["noisy"] is not None), default=None)
     versions = {name: runs[-1]["versions"].get(name) for name in _SHOWN}
@@ -51,7 +51,7 @@ def newest_first(entries: Sequence[Facts]) -> list[Facts]:
 
 
 def data_files(site: str, entries: Sequence[Facts]) -> dict[str, bytes]:
-    """`data/…`: the list in pieces, and case names once."""
+    """`data/…`: the list in pieces, with cases as indices into one list of names."""
     names = sorted({case for e in entries for case in e["cases"]})
     number = {name: i for i, name in enumerate(names)}
     pieces = [entries[i : i + PIECE] for i in range(0, len(entries), PIECE)]
@@ -66,13 +66,13 @@ def data_files(site: str, entries: Sequence[Facts]) -> dict[str, bytes]:
 
 
 def list_page(site: str, entries: Sequence[Facts], refused: int) -> bytes:
-    """The list; `entries` are in the order in which they are shown."""
+    """The list; `entries` are in display order."""
     lead = f"<p>{counted(len(entries), 'snapshot')}, each verified when this site was built</p>"
     if refused:
         lead += f'<p><a href="index.html#refused">{counted(refused, "folder")} refused</a></p>'
     hidden = "" if len(entries) > ROWS else " hidden"
     more = f'<p><button type="button" id="more" disabled{hidden}>Show {ROWS} more</button></p>'
-    body = finder("jit 0.10 Xeon", "titles, cases, machines, versions and ids")
+    body = finder("jit 0.10 Xeon", "titles, cases, machines, versions, and ids")
     body += _table(entries[:ROWS]) + more
     return page(site, "Snapshots", body, "", lead, ("list.js",), "snapshots.html")
 
@@ -107,5 +107,5 @@ def row(e: Facts) -> str:
 
 
 def when(moment: str) -> str:
-    """'2026-03-01 09:15' of a time in UTC."""
+    """'2026-03-01 09:15' from an ISO time in UTC."""
     return moment[:16].replace("T", " ")

@@ -1,8 +1,8 @@
-"""The whole site: every snapshot verified and drawn, then the list and the trends, then swapped in.
+"""Builds the site: verify and draw every snapshot, then the list and trends, then swap it in.
 
-A build writes into a folder beside the site and renames it when it is whole: a build that is killed
-leaves the old site as it was. Snapshots do not change, so their pages are taken over from the last
-build if the bytes, our code, the trusted keys and the options are the same as then.
+A build writes into a folder beside the site and renames it when complete, so a killed build leaves
+the old site unchanged. Pages of snapshots are taken over from the last build if the snapshot's
+bytes, our code, the trusted keys and the options are the same.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from firstlight.site.admission import Refused, admit, fingerprint, status
 from firstlight.site.changes import changes, departures, newest_first, summaries
 from firstlight.site.changes_page import changes_page
 from firstlight.site.compare_page import compare_page, pair_page
-from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
+from firstlight.site.comparisons import Comparer, SnapshotPair, pairs_of
 from firstlight.site.feed import feed
 from firstlight.site.folder import SiteFolder
 from firstlight.site.frame import FEED, assets
 from firstlight.site.snapshot_facts import Facts, facts_of
 from firstlight.site.snapshot_page import served, snapshot_page
-from firstlight.site.trends import Collected, Series, moment
+from firstlight.site.trends import Series, TrendPoints, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import MAKERS, code_sha256
@@ -38,37 +38,35 @@ from firstlight.snapshot.strict_json import canonical, compact
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verification import Verification
 
-#: What a page of a snapshot depends on besides the snapshot.
+#: The rooms whose code makes the page of a snapshot.
 _MAKERS = (*MAKERS, "compare", "replication", "site")
 
 
 class SiteOptionError(FirstlightError):
-    """What the site was asked to be made of, or to be like, cannot be used."""
+    """An option of the site, or the place of its snapshots, cannot be used."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the site is to be."""
-
     title: str = "Firstlight"
-    files: str | None = None  # a URL that has the snapshots; None: their files are copied
-    url: str | None = None  # where the site will be, for the feed
-    repository: str | None = None  # where commits are compared: REPOSITORY/compare/BASE...HEAD
+    files: str | None = None  # URL of the snapshots' files; None to copy them into the site
+    url: str | None = None  # the site's address, for the feed
+    repository: str | None = None  # commits are linked to REPOSITORY/compare/BASE...HEAD
 
 
 @dataclass(frozen=True)
 class Built:
-    """What came of a build."""
+    """The result of a build."""
 
     out: Path
     shown: int
-    reused: int  # of those shown, pages taken over from the last build
+    reused: int  # pages taken over from the last build
     refused: tuple[Refused, ...]
     cases: int
 
 
 Watch = Callable[[int, int], None]
-#: What drawing a stranger's records may raise. One odd snapshot must not take the others along.
+#: What drawing a stranger's records may raise. One odd snapshot must not break the whole site.
 _ODD = (FirstlightError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
 
 
@@ -90,18 +88,18 @@ def build(
     if not ids:
         raise SiteOptionError(f"{place}: no snapshots there. `firstlight publish` makes them.")
     with SiteFolder(out) as folder:
-        made = _Making(store, folder, options)
+        made = _SiteBuild(store, folder, options)
         for number, snapshot_id in enumerate(ids):
             if watch:
                 watch(number, len(ids))
-            made.take(snapshot_id)
+            made.add_snapshot(snapshot_id)
         cases = made.finish()
         folder.swap_in()
     return Built(out, len(made.entries), made.reused, tuple(made.refused), cases)
 
 
 def require_web_address(option: str, address: str | None, or_relative: bool = False) -> None:
-    """A link that readers follow leads to the web, or below the page itself, never to a script."""
+    """Refuse an address that is not http(s) or, with `or_relative`, a relative path."""
     if address is None or address.startswith(("https://", "http://")):
         return
     if not or_relative:
@@ -115,7 +113,7 @@ def require_web_address(option: str, address: str | None, or_relative: bool = Fa
         )
 
 
-class _Making:
+class _SiteBuild:
     """A build in progress."""
 
     def __init__(self, store: Store, folder: SiteFolder, options: Options) -> None:
@@ -123,7 +121,7 @@ class _Making:
         self.refused: list[Refused] = []
         self.reused = 0
         self._store, self._folder, self._options = store, folder, options
-        self._trends = Collected()
+        self._trends = TrendPoints()
         self._facts: dict[str, Facts] = {}
         self._record: dict[str, Facts] = {}
         self._circumstances = {
@@ -133,8 +131,8 @@ class _Making:
         }
         self._earlier = folder.earlier(self._circumstances)
 
-    def take(self, snapshot_id: str) -> None:
-        """Verify a snapshot; make or take over its page; note its facts, or that it is refused."""
+    def add_snapshot(self, snapshot_id: str) -> None:
+        """Make or take over the page of a snapshot; note its facts, or that it is refused."""
         mark = fingerprint(self._store.source(snapshot_id), snapshot_id)
         known = self._earlier.get(snapshot_id)
         if mark is not None and known is not None and known["fingerprint"] == mark:
@@ -153,13 +151,13 @@ class _Making:
         try:
             files, facts = self._files_of(open_snapshot(self._location(snapshot_id)), found)
         except _ODD as error:
-            # It verifies, and yet a record in it is of no shape that we know.
+            # It verifies, but a record in it has an unknown shape.
             reason = f"it cannot be shown: {type(error).__name__}: {error}"
             self.refused.append(Refused(snapshot_id, reason))
             return
         for path, data in files.items():
             self._folder.write(f"snapshots/{snapshot_id}/{path}", data)
-        # Where the snapshots lay is nobody's business, and would make other bytes elsewhere.
+        # The location is private, and would make the bytes depend on it.
         public = {name: value for name, value in to_json(found).items() if name != "location"}
         self._note(facts, public, mark)
 
@@ -168,10 +166,10 @@ class _Making:
 
     def _files_of(self, snapshot: Snapshot, found: Verification) -> tuple[dict[str, bytes], Facts]:
         samples = [snapshot.samples(number) for number in range(len(snapshot.runs))]
-        # As it will be read from the file by the next build: keys in the order of the alphabet.
+        # With sorted keys, as the next build will read it from the file.
         facts: Facts = json.loads(compact(facts_of(snapshot, samples)))
         for run in facts["runs"]:
-            moment(run["created_at"])  # raises here what would raise among the trends
+            moment(run["created_at"])  # raises here rather than in the trends
         title, url = self._options.title, self._options.files
         files = {
             "index.html": snapshot_page(title, snapshot, samples, found, url),
@@ -188,7 +186,7 @@ class _Making:
         self._record[facts["id"]] = {"fingerprint": mark, "verification": found}
 
     def finish(self) -> int:
-        """The pages about all snapshots; how many cases have a trend."""
+        """Write the pages about all snapshots; returns the number of cases with a trend."""
         title, write = self._options.title, self._folder.write
         entries = listing.newest_first(self.entries)
         write("snapshots.html", listing.list_page(title, entries, len(self.refused)))
@@ -211,16 +209,16 @@ class _Making:
         return len(rows)
 
     def _write_comparisons(self) -> list[SnapshotPair]:
-        """A page for every pair that is offered, and the list of them."""
-        comparing, made, facts = Comparing(self._measured), [], self._facts
+        """Write a page for every pair, and the list; returns the pairs that have a page."""
+        comparer, made, facts = Comparer(self._measured), [], self._facts
         for pair in pairs_of([*facts.values()]):
-            # Both sides are what their ids say, so a page of the last build is the same.
+            # Both snapshots are as they were, so the page of the last build is still right.
             if {pair.base, pair.head} <= self._earlier.keys() and self._folder.keep(pair.path):
                 made.append(pair)
                 continue
             try:
-                report = comparing.report(pair)
-            except _ODD:  # as with pages: one odd snapshot must not take the others along
+                report = comparer.report(pair)
+            except _ODD:
                 continue
             if report is not None:
                 text = pair_page(self._options.title, facts[pair.base], facts[pair.head], report)
@@ -236,7 +234,7 @@ class _Making:
     def _write_changes(
         self, by_case: Mapping[str, list[Series]], compared: Sequence[SnapshotPair]
     ) -> None:
-        """The first page, and the feed."""
+        """Write the first page and the feed."""
         options, found = self._options, by_case.items()
         steps = newest_first([c for case, series in found for c in changes(case, series)])
         curves = [curve for series in by_case.values() for own in series for curve in own.curves]
@@ -251,16 +249,16 @@ class _Making:
 
 
 def _trusted() -> dict[str, str]:
-    """Whose signatures and clocks count, as of today."""
+    """The trusted keys and time-stamping authorities, as of today."""
     keys, today = TrustedKeys.of_user(), datetime.now(UTC)
     found = {i: f"{k.name}, {k.standing(None, today)}" for i, k in keys.all().items()}
     return found | {i: name for i, (_, name) in keys.authorities().items()}
 
 
 def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, bytes]:
-    """Those files that a browser does not run, and the archive with all of them.
+    """The files that a browser does not execute, and the archive of all files.
 
-    Nothing is handed out in our name that was not checked, so then there is no archive either.
+    No unchecked file is served, so with unchecked files there is no archive either.
     """
     every = {path: snapshot.read(path) for path in snapshot.files}
     found = {f"files/{path}": data for path, data in every.items() if served(path, unchecked)}

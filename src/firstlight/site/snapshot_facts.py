@@ -1,7 +1,7 @@
-"""What the site keeps of a snapshot: a row of the list, and points of trends with conditions.
+"""The data that the site keeps of a snapshot: for its row in the list, and for trends.
 
-Before two points may lie on one line, machine, protocol and data must be equal: what
-`compare.conditions` names, as plain values. Their hash names a line of a trend.
+Two points may be on one line only if machine, protocol and data are equal, as `compare.conditions`
+defines; the hash of these conditions is the key of the line.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from firstlight.snapshot.opening import Snapshot
 from firstlight.snapshot.strict_json import compact
 from firstlight.statistics.intervals import median_estimate
 
-#: What a trend is drawn of. Few ask how an import went over time.
+#: The quantities that have a trend.
 TRENDS = ("cold_seconds", "compile", "warm_call_seconds")
-#: Seconds that can be drawn: below a picosecond and above thirty years nobody measured anything.
+#: The range of seconds that is drawn: a picosecond to thirty years.
 _PLAUSIBLE = (1e-12, 1e9)
 _TITLE = 300  # characters in a list
-#: Plain values, as they stand in `data.json`.
+#: Plain values, as in `data.json`.
 Facts = JsonObject
 
 
@@ -77,7 +77,7 @@ def _case(
 
 
 def _points(case: CaseSummary, compiling: Sequence[float]) -> dict[str, Facts]:
-    """Medians with intervals, of a case whose numbers may be quoted."""
+    """Medians with intervals; {} for a case whose numbers must not be quoted."""
     if case.status != "ok" or case.protocol is None:
         return {}
     compiled = median_estimate(compiling) if compiling else None
@@ -90,7 +90,7 @@ def _points(case: CaseSummary, compiling: Sequence[float]) -> dict[str, Facts]:
 
 
 def run_conditions(run: Run) -> Facts:
-    """What concerns all cases of a run."""
+    """The conditions of all cases of a run."""
     return {
         "machine": machine_class(run.host),
         "settings": {name: to_json(run.settings.get(name)) for name in SETTINGS_FIELDS},
@@ -99,7 +99,7 @@ def run_conditions(run: Run) -> Facts:
 
 
 def case_conditions(case: CaseSummary, data_sha256: str | None) -> Facts | None:
-    """What concerns one case; None where it has no protocol."""
+    """The conditions of one case; None if it has no protocol."""
     if case.protocol is None:
         return None
     plain = to_json(case.protocol)
@@ -110,6 +110,6 @@ def case_conditions(case: CaseSummary, data_sha256: str | None) -> Facts | None:
 
 
 def series_key(run: Facts, case: Facts) -> str:
-    """A short name for these conditions: equal for points that may be joined, and only for them."""
+    """A hash of the conditions: equal exactly for points that may be joined."""
     parts = [run["machine"], run["settings"], run["environment"], case["data"], case["protocol"]]
     return hashlib.sha256(compact(parts)).hexdigest()[:16]

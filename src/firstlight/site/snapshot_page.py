@@ -1,4 +1,4 @@
-"""The page of one snapshot: what was measured, where, how, whether it is right; its raw files."""
+"""The page of one snapshot: its cases, protocols, environment, verification and raw files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firstlight.site.listing import when
 from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot, machine
-from firstlight.snapshot.validation import CaseWords
+from firstlight.snapshot.validation import CaseText
 from firstlight.snapshot.verification import Verification
 
 UP = "../../"
@@ -24,8 +24,8 @@ _COLUMNS = (
     *("processes", "spread", "class"),
 )
 _UNFOLDED = 2
-_CALL_POINTS = 60  # of each process, drawn: the page of a snapshot must stay light
-#: Of a stranger's files only these are served: nothing that a browser would run in our name.
+_CALL_POINTS = 60  # drawn per process, to keep the page small
+#: Only these files of a stranger are served: none that a browser would execute.
 SERVED = (".json", ".jsonl", ".csv", ".cff", ".md", ".py")
 
 
@@ -36,7 +36,7 @@ def snapshot_page(
     found: Verification,
     files: str | None,
 ) -> bytes:
-    """The page; `files` is a URL that has the raw files, or None: they lie beside the page."""
+    """The page; `files` is the URL of the raw files, or None if they are beside the page."""
     publication = snapshot.manifest["publication"]
     body = _verification(found) + _cases(snapshot)
     for number, run in enumerate(snapshot.runs):
@@ -69,7 +69,7 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
 def _verification(found: Verification) -> str:
     groups = [("Holds", found.checked), ("Cannot be known from files", found.not_checked)]
     if found.skipped:
-        groups.append(("Was not checked", found.skipped))
+        groups.append(("Not checked", found.skipped))
     lists = "".join(
         f"<div><h3>{name}</h3><ul>{''.join(f'<li>{escape(t)}</li>' for t in texts)}</ul></div>"
         for name, texts in groups
@@ -79,7 +79,7 @@ def _verification(found: Verification) -> str:
 
 
 def _cases(snapshot: Snapshot) -> str:
-    """One row per case: its gates, and a link to its trend."""
+    """One row per case: its verdict, numbers, and a link to its trend."""
     several, judged = len(snapshot.runs) > 1, snapshot.validation["cases"]
     summaries = {
         (folder, case.case): case
@@ -88,9 +88,9 @@ def _cases(snapshot: Snapshot) -> str:
     }
     rows = [_case_row(case, summaries[case["run"], case["case"]], several) for case in judged]
     words = (
-        "<p>Medians of fresh processes with their intervals. Error is max|x − ref| / max|ref|, the "
-        "worst of all outputs and processes. Spread is the range of first results over their "
-        "median.</p>"
+        "<p>Medians over fresh processes with their intervals. Error is max|x − ref| / max|ref|, "
+        "the worst over all outputs and processes. Spread is the range of first results divided by "
+        "their median.</p>"
     )
     troubles = "".join(
         f"<li><b>{escape(case['case'])}</b> {escape(case['reason'])}</li>"
@@ -103,7 +103,7 @@ def _cases(snapshot: Snapshot) -> str:
 
 
 def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
-    words = CaseWords.of(case)
+    words = CaseText.of(case)
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
     cells = (
         *(estimate(summary.cold_seconds), estimate(summary.warm_call_seconds)),
@@ -122,7 +122,7 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
     """Distributions, protocols and environment of one run."""
     workloads = admit(run, samples)
     name = escape(f": {about['folder']}") if several else ""
-    # Two runs may have the same workload; the name of an element may be there once.
+    # Two runs may have the same workload, but ids must be unique.
     figures = "".join(
         blocks.block(w, i < _UNFOLDED, _CALL_POINTS).replace(
             f'id="{w.anchor}"', f'id="{about["folder"].replace("/", "-")}-{w.anchor}"', 1
@@ -164,7 +164,7 @@ def _lock(software: Facts) -> str:
 
 
 def _data(snapshot: Snapshot) -> str:
-    """Input data by name and hash, each once."""
+    """The input data, by name and hash, without duplicates."""
     rows: dict[str, list[str]] = {}
     for data in (case["dataset"] for run in snapshot.manifest["runs"] for case in run["cases"]):
         name, digest = str(data["id"]), str(data["sha256"] or data["sha256_unknown"])
@@ -176,7 +176,7 @@ def _data(snapshot: Snapshot) -> str:
 
 
 def served(path: str, unchecked: Collection[str]) -> bool:
-    """Whether the site hands out a file of a snapshot as it is."""
+    """Whether the site serves a file of a snapshot."""
     return path.endswith(SERVED) and path not in unchecked
 
 
@@ -187,15 +187,15 @@ def _files(snapshot: Snapshot, files: str | None, unchecked: Collection[str]) ->
         "replicate</code>."
     )
     if files is not None:
-        note = f"They lie at {link(_below(files, snapshot.id, INDEX), files)}."
+        note = f"They are at {link(_below(files, snapshot.id, INDEX), files)}."
     elif unchecked:
         note = (
-            f"{counted(len(unchecked), 'file')} could not be checked when this site was built, and "
-            f"are not handed out here, nor is the archive. {how}"
+            f"{counted(len(unchecked), 'file')} could not be checked when this site was built. "
+            f"They are not served here, nor is the archive. {how}"
         )
     else:
         archive = link(f"files/{snapshot.id}.tar", f"{snapshot.id[:12]}….tar")
-        note = f"All of them, as they were published: {archive}. {how}"
+        note = f"All files as published: {archive}. {how}"
     shown = table(("file", "size", "SHA-256"), rows, "small left")
     folded = f"<details><summary>{counted(len(rows), 'file')}</summary>{shown}</details>"
     return section("Raw files", f"<p>{note}</p>{folded}", 'id="files"')

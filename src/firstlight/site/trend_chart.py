@@ -1,6 +1,7 @@
-"""A trend drawn: every run as a dot with its interval, levels between steps, steps by number.
+"""Draws a trend: every run as a dot with its interval, levels between steps, numbered steps.
 
-By run, at equal distances: twelve runs in five minutes are one stroke in a year. And by time.
+There are two charts. By time, twelve runs in five minutes merge into one stroke of a year; so there
+is one by run, too, with equal distances.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from firstlight.statistics.intervals import median
 WIDE, NARROW = 1040.0, 340.0
 _HEIGHT, _TOP, _BOTTOM = 240.0, 22.0, 24.0
 _MINUTE, _DAY = 60, 86400
-_STEP_SIZE = 13.0  # of the name of a step, which is bold: wider than its 11.5 pixels say
-_TICK_ROOM = 62.0  # between the names of two runs
+_STEP_SIZE = 13.0  # font size to compute widths of step names: 11.5 pixels, but bold
+_TICK_ROOM = 62.0  # at least, between the names of two runs
 _TICKS = (
     *(_MINUTE * minutes for minutes in (1, 5, 15, 60, 180, 360, 720)),
     *(_DAY * days for days in (1, 2, 7, 14, 30, 91, 182, 365, 730, 1826, 3652)),
 )
-#: With more points than this, dots are one path: a page of thousands of links serves nobody.
+#: With more points than this, dots are one path instead of links.
 _MAX_LINKS = 400
 Scale = Linear | Logarithmic
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Where every point stands, and what is written below."""
+    """The horizontal positions of points and tick labels."""
 
     start: float
     end: float
     places: tuple[float, ...]
-    ticks: tuple[tuple[float, str], ...]  # place, and what it says
+    ticks: tuple[tuple[float, str], ...]  # (position, label)
 
 
 def draw(curve: Curve, mark: Mark, label: str, up: str) -> str:
-    """The chart by run and by time, each for a desk and for a phone.
+    """The charts by run and by time, each for wide and narrow screens.
 
-    `up` is the way to the root of the site. The page says which of the two is seen.
+    `up` is the relative path to the root of the site. CSS decides which chart is visible.
     """
     return "".join(
         f'<div class="by-{name}">'
@@ -84,8 +85,8 @@ def _drawn(
         class_=mark.class_,
     )
     body += _step_marks(curve, x)
-    # Not an image: dots are links, which a name for the whole would hide. For the keyboard, and for
-    # who cannot see them, the same links are in the table below.
+    # role="group", because an image with a name would hide the links on the dots. Keyboards and
+    # screen readers get the same links from the table below.
     class_ = "narrow" if width < 400 else "wide"
     return svg.canvas(
         width, _HEIGHT, label, f'<g aria-hidden="true">{body}</g>', class_, role="group"
@@ -98,7 +99,7 @@ def _vertical(points: Sequence[Point]) -> Scale:
     bottom, top = _HEIGHT - _BOTTOM, _TOP
     if low > 0 and high > 5 * low:
         return Logarithmic(low / 1.1, high * 1.1, bottom, top)
-    # At least a fifth from bottom to top: noise of a hundredth must not look like mountains.
+    # The axis spans at least a fifth of the value, so that noise of 1 % does not look large.
     middle = (low + high) / 2
     half = max((high - low) * 0.55, 0.1 * middle)
     return Linear(max(0.0, middle - half), middle + half, bottom, top)
@@ -114,11 +115,11 @@ def _value_labels(scale: Scale) -> list[tuple[float, str]]:
 
 def _by_time(points: Sequence[Point], start: float, end: float) -> _Axis:
     first, last = points[0].moment, points[-1].moment
-    if last - first < _MINUTE:  # a single run stands in the middle of its day
+    if last - first < _MINUTE:  # a single run is in the middle of its day
         first, last = first - _DAY / 2, last + _DAY / 2
     scale = Linear(first, last, start, end)
-    most = max(2, int((end - start) / 85))
-    step = next((t for t in _TICKS if (last - first) / t <= most), _TICKS[-1])
+    max_ticks = max(2, int((end - start) / 85))
+    step = next((t for t in _TICKS if (last - first) / t <= max_ticks), _TICKS[-1])
     begin = -(-first // step) * step
     moments = [begin + i * step for i in range(int((last - begin) // step) + 1)]
     pattern = "%d %b %H:%M" if step < _DAY else "%Y-%m-%d"
@@ -130,7 +131,7 @@ def _by_time(points: Sequence[Point], start: float, end: float) -> _Axis:
 
 
 def _by_run(points: Sequence[Point], start: float, end: float) -> _Axis:
-    """Runs at equal distances, each called by its commit, or by its number where none is known."""
+    """Runs at equal distances, labelled with their commit, or their number if it is unknown."""
     scale = Linear(-0.5, len(points) - 0.5, start, end)
     names = [short_commit(p) or f"run {i}" for i, p in enumerate(points, start=1)]
     ticks: list[tuple[float, str]] = []
@@ -142,7 +143,7 @@ def _by_run(points: Sequence[Point], start: float, end: float) -> _Axis:
 
 
 def short_commit(point: Point) -> str | None:
-    """The first digits of the commit that a run was of, if it recorded one."""
+    """The first digits of the commit of a run, if recorded."""
     return point.versions.get("commit", "")[:7] or None
 
 
@@ -166,7 +167,7 @@ def _whiskers(points: Sequence[Point], x: _Axis, y: Scale) -> str:
 
 
 def _levels(curve: Curve, x: _Axis, y: Scale) -> str:
-    """The median of every stretch between steps; a single stretch needs no line."""
+    """A line at the median of every stretch between steps; none if there are no steps."""
     if not curve.steps:
         return ""
     bounds = [0, *(step.index for step in curve.steps), len(curve.points)]
@@ -187,7 +188,7 @@ def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, 
         commit = f", commit {short_commit(p)}" if short_commit(p) else ""
         tip = f"{day(p.moment)}{commit}: {quantities.seconds(p.median)}, {p.processes} processes"
         place = f'cx="{number(left)}" cy="{number(top)}"'
-        # A pointer may press a dot; for the keyboard there is the table, which is quicker.
+        # Not in the tab order: keyboards use the table, which is quicker.
         dots.append(
             f'<a href="{escape(up)}snapshots/{escape(p.snapshot)}/index.html" '
             f'tabindex="-1"><circle {place} r="3.4">{svg.title(tip)}</circle></a>'
@@ -202,7 +203,7 @@ def _step_marks(curve: Curve, x: _Axis) -> str:
         word = f"{index}: {change(step.effect.ratio)}"
         half = text_width(word, _STEP_SIZE) / 2
         following = middles[index] - half if index < len(middles) else x.end + 10
-        if place - half < free or place + half > following:  # the list below has its size
+        if place - half < free or place + half > following:  # the list below shows the size
             word, half = str(index), text_width(str(index), _STEP_SIZE) / 2
         shown = min(max(place, x.start - 8 + half), x.end + 10 - half)
         free = shown + half + 4

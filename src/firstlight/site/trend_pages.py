@@ -1,4 +1,4 @@
-"""Pages of trends: the list of cases, and for each case its series with their steps."""
+"""Trend pages: the list of cases, and for each case its series with their steps."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAMES = {
     "compile": "Compile phase of the first result",
     "warm_call_seconds": "Warm call, steady state",
 }
-_LISTED = 100  # points in the table of a curve, the newest
+_LISTED = 100  # newest points in the table of a curve
 _WORDS = (
-    "A dot is the median of one run, the thin stroke its interval; the line joins runs of the same "
-    "machine, protocol and data, and no others. A numbered step is a change of level of 3 % or "
-    "more that five runs or more bear out; its interval is by ranks of runs, and the place of the "
-    "step was chosen after looking, so take it as a description."
+    "A dot is the median of one run, the thin stroke its interval; the line joins only runs of the "
+    "same machine, protocol and data. A numbered step is a change of level of 3 % or more with at "
+    "least five runs on both sides. Its interval is computed from ranks of runs; since the place "
+    "of the step was chosen from the same data, take it as a description."
 )
-#: Which of the two charts is seen is a matter of the style sheet alone.
+#: The style sheet alone decides which of the two charts is visible.
 _AXES = (
     '<fieldset class="axes"><legend>Charts</legend>'
     '<label><input type="radio" name="axis" id="axis-run" checked> by run or commit</label>'
@@ -37,7 +37,7 @@ _AXES = (
 
 
 def mark_of(case: str) -> Mark:
-    """The colour of the case's backend, as everywhere."""
+    """The colour of the case's backend."""
     parts = case.rsplit("/", 2)
     return marks([parts[1] if len(parts) == 3 else case]).popitem()[1]
 
@@ -60,7 +60,7 @@ def _series(case: str, series: Series, earlier: Sequence[Series]) -> str:
         body = f'<div class="note">Not joined with the series above: <ul>{shown}</ul></div>'
     body += "".join(_curve(case, curve) for curve in series.curves)
     body += (
-        "<details><summary>What all these runs have in common</summary>"
+        "<details><summary>Conditions of all these runs</summary>"
         f'<div class="facts">{protocols.tree(series.conditions)}</div></details>'
     )
     return section(escape(series.machine), body, f'class="series-of" id="s-{series.key}"')
@@ -70,7 +70,7 @@ def _curve(case: str, curve: Curve) -> str:
     name, last = _NAMES[curve.quantity], curve.points[-1]
     latest = f"latest {quantities.seconds(last.median)} ({day(last.moment)})"
     drawn = ""
-    if len(curve.points) > 1:  # one run is no trend: the table says all of it
+    if len(curve.points) > 1:  # one run is no trend: the table is enough
         drawn = draw(curve, mark_of(case), f"{case}: {name}", UP)
         steps = "".join(f"<li>{_step(curve, step)}</li>" for step in curve.steps)
         drawn += f'<ol class="steps">{steps}</ol>' if steps else ""
@@ -115,7 +115,7 @@ def _row(p: Point) -> list[str]:
 
 
 def index_row(case: str, series: Sequence[Series]) -> list[str]:
-    """The row of a case in the list: its newest series, and all steps of it."""
+    """The row of a case in the list: its newest series, with the last step of each quantity."""
     newest = series[0]
     by_name = {curve.quantity: curve for curve in newest.curves}
     latest = [
@@ -137,7 +137,7 @@ def index_row(case: str, series: Sequence[Series]) -> list[str]:
 
 
 def index_page(site: str, rows: Sequence[Sequence[str]]) -> bytes:
-    """The list of cases with a filter."""
+    """The searchable list of cases."""
     head = ["case", "runs of the newest series", "machines", "first result", "warm call",
             "last step"]  # fmt: skip
     body = finder("jit warm", "cases")

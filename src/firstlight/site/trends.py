@@ -1,7 +1,6 @@
-"""Series over time: one for each case, machine and protocol, with the steps in them.
+"""Series over time, with their steps: one per case, machine, protocol and data.
 
-Points of different machines, protocols or data are never in one series. A run that was published
-in two snapshots is one point if both say the same of it; who says otherwise gets a point beside it.
+A run that was published in two snapshots is one point if its values agree, and two points if not.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ class Point:
 
 @dataclass(frozen=True)
 class MarkedStep:
-    """A change of level: from which point on, by how much, and what changed just there."""
+    """A change of level."""
 
-    index: int
-    effect: Effect  # medians of the runs after it over those before, up to the next step
-    changed: tuple[str, ...]
+    index: int  # of the first point of the new level
+    effect: Effect  # medians of the runs after it over those before, up to the next steps
+    changed: tuple[str, ...]  # versions that changed at this point
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity of a series, in order of time."""
+    """One quantity of a series, in chronological order."""
 
     quantity: str
     points: tuple[Point, ...]
@@ -49,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Series:
-    """Everything of a case that was measured under the same conditions."""
+    """All runs of a case under the same conditions."""
 
     key: str
     machine: str
@@ -65,21 +64,21 @@ class Series:
         return max(len(curve.points) for curve in self.curves)
 
 
-#: By run and values: a point, and who published it (rank of the signature, id of the snapshot).
+#: By run and values: a point and its publisher (rank of the signature, id of the snapshot).
 Claims = dict[str, tuple[tuple[int, str], Point]]
-#: Who is linked for a run that several published; whoever is in none of these comes last.
+#: If several snapshots have a run, the best signed is linked; other signatures rank last.
 _RANKS = {"trusted": 0, "valid": 1}
 
 
 @dataclass
-class Collected:
-    """Points as they come, snapshot by snapshot."""
+class TrendPoints:
+    """Points, added snapshot by snapshot."""
 
     _points: dict[str, dict[str, dict[str, Claims]]] = field(default_factory=dict)
     _conditions: dict[str, Facts] = field(default_factory=dict)
 
     def add(self, facts: Facts, signature: str = "none") -> None:
-        """Take the points of a snapshot; `facts` are those of `facts_of`."""
+        """Add the points of a snapshot; `facts` is the result of `facts_of`."""
         rank = _RANKS.get(signature, len(_RANKS))
         for run in facts["runs"]:
             for case, found in run["cases"].items():
@@ -96,12 +95,11 @@ class Collected:
                 publisher[1], moment(run["created_at"]), e["median"], e["low"], e["high"], e["n"],
                 run["versions"],
             )  # fmt: skip
-            # Of one run, published twice, other texts may have been redacted, so the samples have
-            # two hashes. The values must agree: nobody takes the place of another's point.
+            # Redaction may differ when a run is published twice, so hashes of samples may, too. But
+            # the values must agree: nobody can replace somebody else's point.
             values = " ".join(f"{e[name]:.9g}" for name in ("median", "low", "high", "n"))
             same_run = f"{run['id']} {values}"
             claims = own.setdefault(quantity, {})
-            # Of two snapshots with the same run always the same one is linked: the best signed.
             if same_run not in claims or publisher < claims[same_run][0]:
                 claims[same_run] = publisher, point
 
@@ -109,7 +107,7 @@ class Collected:
         return sorted(self._points)
 
     def series(self, case: str) -> list[Series]:
-        """The series of a case, the one that was measured last first."""
+        """The series of a case, the most recently measured first."""
         found = [
             Series(key, self._conditions[key]["machine"], self._conditions[key], tuple(_curves(by)))
             for key, by in self._points[case].items()
@@ -118,7 +116,7 @@ class Collected:
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 of a time as records have it; a time without a zone is UTC."""
+    """Seconds since 1970 from an ISO time; without a zone it is UTC."""
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
@@ -134,8 +132,8 @@ def _curves(by_quantity: Mapping[str, Claims]) -> Iterator[Curve]:
 def marked_steps(points: Sequence[Point]) -> Iterator[MarkedStep]:
     """The steps of a series with their size, its interval, and the versions that changed there.
 
-    The run is the unit, so the interval knows of drift between jobs. It does not know that the
-    place of the step was chosen after looking.
+    The run is the unit, so the interval includes drift between jobs. It does not account for the
+    fact that the place of the step was chosen from the same data.
     """
     values = [point.median for point in points]
     steps = find_steps(values)

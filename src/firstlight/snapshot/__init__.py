@@ -1,3 +1,3 @@
-"""Immutable snapshots of runs: `publishing` makes one, `opening` reads one without trusting it, and
-`verifying` says what holds and what could not be checked. A snapshot answers from its files alone.
+"""Immutable snapshots of runs: `publishing` makes one, `opening` reads one without trusting it,
+`verifying` reports what holds and what could not be checked. A snapshot is self-contained.
 """

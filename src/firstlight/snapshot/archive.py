@@ -1,8 +1,8 @@
-"""A snapshot in one file: a tar archive that has one spelling.
+"""A snapshot in one file: a tar archive in canonical form.
 
-Times, owners and modes are constants, files are in order and not compressed, because compressors
-differ: the same snapshot is the same archive, byte by byte. The reader accepts nothing else, so
-nothing in an archive (a link, a device, a header of a gigabyte) could be acted on.
+Times, owners and modes are constant, files are in order and not compressed, because compressors
+differ: the same snapshot gives the same archive, byte for byte. The reader accepts nothing else, so
+nothing in an archive (a link, a device, a header of a gigabyte) can do harm.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import IO
 
 from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
-from firstlight.snapshot.sources import Item, Reader, exactly, missing, read_up_to
+from firstlight.snapshot.sources import Item, Reader, missing_file_error, read_up_to, read_whole
 
-#: How the names of archives end; a reader also takes compressed ones.
+#: Suffixes of archives; compressed ones are read, never written.
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _BLOCK, _END = 512, bytes(1024)
 
 
 def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes]) -> None:
-    """Write `files`, `index.json` and `signature.json` among them, as the one archive of them."""
+    """Write `files`, including `index.json` and `signature.json`, as an archive."""
     for path in ordered(files):
         data = files[path]
         target.write(header(snapshot_id, path, len(data)))
@@ -31,12 +31,12 @@ def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes
 
 
 def ordered(paths: Iterable[str]) -> list[str]:
-    """The order of an archive: what is needed to judge the rest comes first."""
+    """The order of files in an archive: index and signature first."""
     return sorted(paths, key=lambda path: (path != INDEX, path != SIGNATURE, path))
 
 
 def header(snapshot_id: str, path: str, size: int) -> bytes:
-    """The 512 bytes before a file: POSIX ustar, the id of the snapshot as the folder."""
+    """The 512-byte POSIX ustar header of a file, with the snapshot's id as the folder."""
     none, name, folder = b"0000000\0", path.encode(), snapshot_id.encode()
     if len(name) > 100 or len(folder) > 155 or size >= 8**11:
         raise UnusableSnapshotError(f"{path}: name too long, or file too large, for an archive.")
@@ -56,13 +56,13 @@ class Archive:
         self.name, self._opening = name, opening
 
     def named_id(self) -> str | None:
-        """The id in its headers; or the one in the name of the file, if that is the wrong one."""
+        """The id in the headers; the id in the file's name, if that one is wrong."""
         stem = self.name.rstrip("/").rsplit("/", 1)[-1].split(".", 1)[0]
         with self._opening() as file:
             for snapshot_id, path, content in self._entries(file):
                 if not is_id(stem) or stem == snapshot_id:
                     return snapshot_id
-                computed = id_of(exactly(content, path, LIMITS.index_bytes))
+                computed = id_of(read_whole(content, path, LIMITS.index_bytes))
                 return snapshot_id if stem == computed else stem
         return None
 
@@ -81,8 +81,8 @@ class Archive:
     def read(self, path: str, max_bytes: int) -> bytes:
         for item in self.walk():
             if item.path == path and item.content is not None:
-                return exactly(item.content, path, max_bytes)
-        raise missing(self.name, path)
+                return read_whole(item.content, path, max_bytes)
+        raise missing_file_error(self.name, path)
 
     def _entries(self, file: IO[bytes]) -> Iterator[tuple[str, str, _Content]]:
         """(id, path, content) of every file in order; the content is read or skipped in turn."""
@@ -91,7 +91,7 @@ class Archive:
         source: Reader = _Inflated(file, self.name) if zipped else file
         total = 0
         seen: set[str] = set()
-        while (block := _exactly(source, _BLOCK, self.name)) != bytes(_BLOCK):
+        while (block := _read_exactly(source, _BLOCK, self.name)) != bytes(_BLOCK):
             snapshot_id, path, size = _parse_header(block, self.name)
             total += size
             if path in seen:
@@ -106,7 +106,7 @@ class Archive:
             content = _Content(source, size, self.name)
             yield snapshot_id, path, content
             content.finish()
-        if _exactly(source, _BLOCK, self.name) != bytes(_BLOCK) or source.read(1):
+        if _read_exactly(source, _BLOCK, self.name) != bytes(_BLOCK) or source.read(1):
             raise UnusableSnapshotError(f"{self.name}: the archive has data after its end.")
 
 
@@ -117,15 +117,15 @@ class _Content:
         self._source, self._left, self._padding, self._name = source, size, -size % _BLOCK, name
 
     def read(self, size: int, /) -> bytes:
-        data = _exactly(self._source, min(size, self._left), self._name)
+        data = _read_exactly(self._source, min(size, self._left), self._name)
         self._left -= len(data)
         return data
 
     def finish(self) -> None:
-        """Pass over what was not read, and see that the padding is empty."""
+        """Skip what was not read; refuse padding that is not zero."""
         while self.read(1 << 16):
             pass
-        if any(_exactly(self._source, self._padding, self._name)):
+        if any(_read_exactly(self._source, self._padding, self._name)):
             raise UnusableSnapshotError(f"{self._name}: the archive has bytes between its files.")
 
 
@@ -153,8 +153,8 @@ def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
     return snapshot_id, path, size
 
 
-def _exactly(source: Reader, size: int, name: str) -> bytes:
-    """That many bytes; an archive that ends before is cut off."""
+def _read_exactly(source: Reader, size: int, name: str) -> bytes:
+    """Exactly `size` bytes; raises if the archive ends before."""
     data = read_up_to(source, size)
     if len(data) < size:
         raise UnusableSnapshotError(f"{name}: the archive is truncated.")
@@ -162,7 +162,7 @@ def _exactly(source: Reader, size: int, name: str) -> bytes:
 
 
 class _Inflated:
-    """What is in a gzip stream; refuses to become much larger than the stream is."""
+    """A reader of a gzip stream that refuses decompression bombs."""
 
     def __init__(self, source: Reader, name: str) -> None:
         self._source, self._name = source, name
@@ -180,7 +180,7 @@ class _Inflated:
             except zlib.error as error:
                 raise UnusableSnapshotError(f"{self._name}: damaged: {error}") from None
             self._given += len(data)
-            # The first megabyte is free: a small archive of zeros is not a bomb.
+            # The first megabyte is exempt: a small archive of zeros is not a bomb.
             if self._given > (1 << 20) + LIMITS.compression * self._taken:
                 raise HostileSnapshotError(
                     f"{self._name}: the archive grows more than {LIMITS.compression}-fold when "

@@ -1,4 +1,4 @@
-"""Who published a snapshot, and by when it existed: signature and proof of time."""
+"""Who published a snapshot, and since when it exists: signature and proof of time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firstlight.snapshot.verification import Record
 
 
 def token_of(location: str | Path) -> bytes | None:
-    """The token next to a snapshot or its archive, as `ID.tsr`."""
+    """The content of `ID.tsr` beside a snapshot or its archive."""
     folder, slash, name = full_location(location).rstrip("/").rpartition("/")
     stem = name.partition(".")[0]
     if not is_id(stem):
@@ -27,7 +27,7 @@ def token_of(location: str | Path) -> bytes | None:
 def check_time(
     data: bytes, token: bytes | None, trusted: TrustedKeys, manifest: bytes | None, record: Record
 ) -> None:
-    """By when the index existed, as an authority with a clock says."""
+    """Record the time at which the index existed, according to a time-stamping authority."""
     if token is None:
         return
     try:
@@ -36,14 +36,14 @@ def check_time(
         record.find("time", f"the time stamp is not valid: {error}")
         return
     when = found.time.isoformat(timespec="seconds")
-    measured = str(_said(manifest).get("measured_to", ""))
+    measured = str(_parsed(manifest).get("measured_to", ""))
     if measured > when:  # both in UTC, in one spelling up to the second
-        record.find("time", f"it existed at {when}, but says it was measured at {measured}")
+        record.find("time", f"it existed at {when}, but claims to be measured at {measured}")
     known = trusted.authorities().values()
     name = next((name for anchor, name in known if found.is_vouched_for(anchor)), None)
     if name is None:
         record.unknown(
-            f"whose clock says that it existed at {when}: {found.authority!r:.120} is not among "
+            f"whose clock shows that it existed at {when}: {found.authority!r:.120} is not among "
             "your trusted authorities (firstlight keys trust CERTIFICATE.pem --name NAME)"
         )
         return
@@ -51,8 +51,8 @@ def check_time(
     record.passed("time", f"it existed at {when}, by the clock of {name}")
 
 
-def _said(manifest: bytes | None) -> Plain:
-    """The manifest; empty if unreadable, which is reported with the contents."""
+def _parsed(manifest: bytes | None) -> Plain:
+    """The manifest; empty if unreadable, which `check_contents` reports."""
     try:
         return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
     except SnapshotError:
@@ -60,12 +60,12 @@ def _said(manifest: bytes | None) -> Plain:
 
 
 def note_lookalikes(manifest: bytes | None, trusted: TrustedKeys, record: Record) -> None:
-    """Who is cited under a name that looks like a trusted one, whose key did not sign."""
-    publication = _said(manifest).get("publication")
+    """Note creators whose names look like a trusted one whose key did not sign."""
+    publication = _parsed(manifest).get("publication")
     creators = publication.get("creators") if isinstance(publication, dict) else None
-    said = [c.get("name") for c in creators or () if isinstance(c, dict)]
-    names = {skeleton(one.name): one.name for one in trusted.all().values()}
-    for name in said[:100]:
+    cited = [c.get("name") for c in creators or () if isinstance(c, dict)]
+    names = {skeleton(known.name): known.name for known in trusted.all().values()}
+    for name in cited[:100]:
         other = names.get(skeleton(name)) if isinstance(name, str) else None
         if other is not None:
             record.unknown(
@@ -82,7 +82,7 @@ def check_signature(
     now: datetime,
     record: Record,
 ) -> None:
-    """Note what the signature is worth; `now` is when keys must not have expired."""
+    """Check the signature; `now` is when keys must not have expired."""
     if index.signer is None and document is None:
         record.unknown("who published it: it is not signed")
         record.signature = "none"

@@ -1,9 +1,9 @@
-"""A list of thousands of snapshots at a glance: `catalogue/entries/<id>.json` is written once, with
-the snapshot; `catalogue/all.jsonl` has the entries together and is rewritten now and then.
+"""Lists thousands of snapshots quickly: `catalogue/entries/<id>.json` is written once, with the
+snapshot; `catalogue/all.jsonl` collects the entries and is rewritten now and then.
 
-Both are only a cache. A listing names the folders that are there, takes their entries from
-`all.jsonl`, reads the few that are not in it one by one, and makes the rest from the snapshots. So
-publishers who write at the same time may lose each other's lines, and nothing is lost.
+Both are only caches. A listing starts from the folders, takes their entries from `all.jsonl`, reads
+the few that are missing there one by one, and makes the rest from the snapshots. So concurrent
+publishers may overwrite each other's lines without harm.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from firstlight.snapshot.strict_json import compact, decoded, parse, parse_objec
 
 ALL = "catalogue/all.jsonl"
 _MAX_BYTES, _MAX_ENTRY_BYTES = 256 << 20, 1 << 18
-#: How many entries a listing has to read singly, on average at most.
-_LOOSE = 64
-#: How many entries a listing makes from snapshots at most: a copied store may have none at all.
+#: On average at most so many entries are missing in `all.jsonl`.
+_MAX_LOOSE = 64
+#: Entries made from snapshots per listing: a copied store may have no catalogue.
 _MAX_MADE = 64
 _MAX_CASES = 300
 
@@ -44,20 +44,20 @@ Refused = dict[str, str]  # id: why it is not listed
 
 @dataclass(frozen=True)
 class Entry:
-    """What a list shows of a snapshot."""
+    """A snapshot in a list."""
 
     id: str
     title: str
-    created_at: str  # when the last of its runs had been measured
+    created_at: str  # when its last run was finished
     machine: str
-    harness: str  # versions of Firstlight that measured
+    harness: str  # the versions of Firstlight that measured
     cases: tuple[str, ...]
     cases_total: int
     cases_passed: int
     signer: str | None  # id of the key that the index names; not checked here
     files: int
     bytes: int
-    cpu_busy_ratio: float | None  # of the CPU, taken by others when the busiest run began
+    cpu_busy_ratio: float | None  # share of the CPU used by others when the busiest run began
 
 
 Entries = list[Entry]
@@ -73,7 +73,7 @@ class Catalogue:
         return self.look()[0]
 
     def look(self) -> tuple[Entries, Refused]:
-        """The entries, and the folders without one with the reason; nothing is written."""
+        """The entries, and why other folders have none; writes nothing."""
         present = self._store.ids()
         lines = (self._store.read(ALL, _MAX_BYTES) or b"").split(b"\n")
         gathered = {entry.id: entry for line in lines if line and (entry := _parsed(line))}
@@ -84,18 +84,18 @@ class Catalogue:
         return _newest_first([*known.values(), *made]), refused
 
     def add(self, snapshot_id: str, files: Mapping[str, bytes]) -> None:
-        """Enter a snapshot that has just been written."""
+        """Add a snapshot that has just been written."""
         entry = _entry(files[INDEX], files.__getitem__)
         self._store.write(_entry_name(snapshot_id), _line(entry))
-        # Ids are as good as random: about every so many-th publisher gathers, without counting.
-        if int(snapshot_id[:8], 16) % _LOOSE == 0:
+        # Ids are as good as random: one in _MAX_LOOSE publishers gathers, without counting.
+        if int(snapshot_id[:8], 16) % _MAX_LOOSE == 0:
             self.gather()
 
     def gather(self) -> None:
         self._store.write(ALL, b"".join(sorted(map(_line, self.list()))))
 
     def rebuild(self) -> tuple[Entries, Refused]:
-        """Rebuild every entry from its snapshot; also lists folders that are not snapshots."""
+        """Rebuild every entry from its snapshot; also returns why other folders are refused."""
         ids = self._store.ids()
         entries, refused = self._made(ids, len(ids))
         for entry in entries:
@@ -104,7 +104,7 @@ class Catalogue:
         return _newest_first(entries), refused
 
     def _made(self, ids: Names, limit: int) -> tuple[Entries, Refused]:
-        """The entries of these snapshots, from the snapshots themselves."""
+        """The entries of these snapshots, made from their files; at most `limit`."""
         entries: Entries = []
         refused = dict.fromkeys(ids[limit:], "no entry in the catalogue; try --rebuild")
         for snapshot_id in ids[:limit]:
@@ -168,11 +168,11 @@ def _line(entry: Entry) -> bytes:
 
 
 def _parsed(line: bytes) -> Entry | None:
-    """An entry, or None for what is damaged or foreign: it is a cache, so it is read elsewhere."""
+    """An entry, or None if it is damaged: a cache may be, and the snapshot is read instead."""
     try:
-        # Thousands of lines: the quick parser will do where no escape can hide half a character.
-        strange = b"\\u" in line or len(line) > _MAX_ENTRY_BYTES
-        plain = parse(line, ALL, _MAX_ENTRY_BYTES) if strange else json.loads(line)
+        # There are thousands of lines: json.loads is safe where no escape can be a lone surrogate.
+        unusual = b"\\u" in line or len(line) > _MAX_ENTRY_BYTES
+        plain = parse(line, ALL, _MAX_ENTRY_BYTES) if unusual else json.loads(line)
         return decoded(Entry, plain, ALL)
     except (SnapshotError, ValueError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""How a snapshot is cited, deposited and quoted: `CITATION.cff`, `zenodo.json`, `snippet.md`."""
+"""Files to cite, deposit and quote a snapshot: `CITATION.cff`, `zenodo.json`, `snippet.md`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def abstract(manifest: Plain) -> str:
 
 
 def citation_cff(manifest: Plain) -> bytes:
-    """Citation File Format 1.2.0. Strings are written as JSON, which YAML reads as they are."""
+    """Citation File Format 1.2.0; strings are written as JSON, which is also YAML."""
     publication = manifest["publication"]
     lines = [
         "cff-version: 1.2.0",
@@ -56,7 +56,7 @@ def citation_cff(manifest: Plain) -> bytes:
 
 
 def citation_with_id(citation: bytes, snapshot_id: str, signer: str | None) -> bytes:
-    """`CITATION.cff` of a written snapshot; inside it, it cannot name its own id."""
+    """`CITATION.cff` for use outside the snapshot; the one inside cannot name the id."""
     by = f"signed with the Ed25519 key {signer}" if signer else "not signed"
     return (
         citation
@@ -70,7 +70,7 @@ def citation_with_id(citation: bytes, snapshot_id: str, signer: str | None) -> b
 
 
 def zenodo_json(manifest: Plain) -> bytes:
-    """The metadata of a deposition, in the form of `.zenodo.json`."""
+    """The metadata of a deposit, in the format of `.zenodo.json`."""
     publication = manifest["publication"]
     people = [vars(creator) for creator in _creators(publication)]
     plain = {
@@ -96,7 +96,7 @@ def _author(creator: Creator) -> list[str]:
     about = named if comma and given else {"name": creator.name}
     if creator.orcid:
         about["orcid"] = f"https://orcid.org/{creator.orcid}"
-    if creator.affiliation and comma:  # the format has affiliations of persons only
+    if creator.affiliation and comma:  # in this format, only persons have affiliations
         about["affiliation"] = creator.affiliation
     lines = [f"    {key}: {json.dumps(value)}" for key, value in about.items()]
     return [lines[0].replace("    ", "  - ", 1), *lines[1:]]
@@ -130,7 +130,7 @@ def snippet_md(runs: Sequence[RawRun], manifest: Plain) -> bytes:
 
 
 def snippet_with_id(snippet: bytes, snapshot_id: str, signer: str | None) -> bytes:
-    """`snippet.md` of a written snapshot; inside it, it cannot name its own id."""
+    """`snippet.md` for use outside the snapshot; the one inside cannot name the id."""
     by = f"signed with the Ed25519 key `{signer}`" if signer else "not signed"
     return snippet + f"\nSnapshot `{snapshot_id}`, {by}.\n".encode()
 
@@ -147,7 +147,7 @@ def _machine_line(run: Plain) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell and is not read as markup: no link, no tag, no code."""
+    """Text escaped for a table cell: no link, tag or code."""
     return "".join(f"\\{c}" if c in "|<>`\\[]" else c for c in _one_line(text))
 
 

@@ -1,4 +1,4 @@
-"""Whether the files of a snapshot agree: with their schemas, and with what they were made from."""
+"""Checks the files of a snapshot against their schemas and what they were made from."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from firstlight.snapshot.layout import (
     LIMITS,
     MANIFEST,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     VALIDATION,
@@ -24,24 +25,23 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import RawRun, programs_of, run_folders
 from firstlight.snapshot.order_and_clock import unaccounted
-from firstlight.snapshot.plausibility import needed_allowances, untrue
-from firstlight.snapshot.redaction import marks
+from firstlight.snapshot.plausibility import inconsistencies, needed_allowances
+from firstlight.snapshot.redaction import count_marks
 from firstlight.snapshot.strict_json import SCHEMAS, Plain, decoded, first_error, parse_object
 from firstlight.snapshot.verification import Record
 from firstlight.statistics.steady_state import METHOD
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
-_RAW = (PLAN, SAMPLES, RUN)
-#: What says as data what the runs say, in one spelling whoever wrote it.
+#: Derived data whose bytes are the same in every version of Firstlight.
 _DOCUMENTS = (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
 def check_contents(
-    index: Index, data: bytes, kept: Mapping[str, bytes], record: Record, judged: bool = False
+    index: Index, data: bytes, kept: Mapping[str, bytes], record: Record, is_plausible: bool = False
 ) -> None:
-    """Note in `record` what the files say that they should not, and what nobody can check.
+    """Note in `record` what is wrong with the files, and what nobody can check.
 
-    `judged`: that the runs are true was seen already, in these bytes.
+    `is_plausible`: these runs, in these bytes, have already passed `inconsistencies`.
     """
     try:
         about, method, runs = _read(kept)
@@ -53,11 +53,11 @@ def check_contents(
         return
     _check_schemas(data, kept[MANIFEST], runs, record)
     try:
-        _check_runs(runs, method, publication, record, judged)
+        _check_runs(runs, method, publication, record, is_plausible)
         _check_sources(index, runs, publication, record)
         _check_derived(index, runs, about, method, publication, record)
     except Exception as error:
-        # A stranger's values can break any of the code that draws and sums. That is a finding.
+        # A stranger's values can break any code that draws or sums. That is a finding.
         what = f"{type(error).__name__}: {error!s:.200}"
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
@@ -69,13 +69,13 @@ def check_contents(
 
 
 def _read(kept: Mapping[str, bytes]) -> tuple[Plain, int, list[RawRun]]:
-    """The manifest, the method of the summaries, the runs; what is newer is not judged by ours."""
+    """(manifest, method of its summaries, runs); refuses a method newer than ours."""
     if MANIFEST not in kept:
         raise SnapshotError(f"{MANIFEST} is not part of it")
     about = parse_object(kept[MANIFEST], MANIFEST, LIMITS.json_bytes)
     method = about.get("summary_method")
     if type(method) is not int or method < 1:
-        method = METHOD  # and the manifest will not be the one that follows
+        method = METHOD  # the manifest derived with it will differ, which is a finding
     if method > METHOD:
         raise NewerSnapshotError(
             f"{MANIFEST}: its summaries were made with method {method}, this Firstlight has "
@@ -84,15 +84,15 @@ def _read(kept: Mapping[str, bytes]) -> tuple[Plain, int, list[RawRun]]:
     decoded(dict[str, str], about.get("made_by"), f"{MANIFEST}: made_by")
     found = []
     for folder in run_folders(about):
-        for name in _RAW:
+        for name in RAW_FILES:
             if f"{folder}/{name}" not in kept:
                 raise SnapshotError(f"{folder}/{name} is not part of it")
-        found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in _RAW}))
+        found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in RAW_FILES}))
     return about, method, found
 
 
 def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record: Record) -> None:
-    # The other documents must be the bytes that are made here, whatever else they might fit.
+    # The other documents need no schema: they must equal the bytes derived here.
     documents = {INDEX: index, MANIFEST: manifest}
     for raw in runs:
         documents |= {f"{raw.folder}/{name}": raw.files[name] for name in (PLAN, RUN)}
@@ -105,14 +105,14 @@ def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record
 
 
 def _check_runs(
-    runs: list[RawRun], method: int, publication: Publication, record: Record, judged: bool
+    runs: list[RawRun], method: int, publication: Publication, record: Record, is_plausible: bool
 ) -> None:
     for raw in runs:
         _check_redaction(raw, publication, record)
         if raw.run.samples_sha256 != raw.digest(SAMPLES):
             what = f"{raw.folder}/{SAMPLES} is not the file that {RUN} was made from"
             record.find("samples", what)
-        for message in [] if judged else untrue(raw, method)[:50]:
+        for message in [] if is_plausible else inconsistencies(raw, method)[:50]:
             record.find("samples", f"{raw.folder}: {message}")
         for gap in unaccounted(raw):
             record.unknown(gap)
@@ -130,12 +130,12 @@ def _check_runs(
 
 
 def _check_redaction(raw: RawRun, publication: Publication, record: Record) -> None:
-    """A file that is said to be redacted has the marks of it, as many as are said."""
-    for name in _RAW:
+    """A file that is listed as redacted has as many redaction marks as listed."""
+    for name in RAW_FILES:
         path = f"{raw.folder}/{name}"
         if path not in publication.redacted:
             continue
-        count, found = publication.redacted[path].get("replacements"), marks(raw.files[name])
+        count, found = publication.redacted[path].get("replacements"), count_marks(raw.files[name])
         if type(count) is not int or count < 1:
             record.find("samples", f"{path} is listed as redacted, but nothing in it was replaced")
         elif found < count:
@@ -150,7 +150,7 @@ def _check_redaction(raw: RawRun, publication: Publication, record: Record) -> N
 def _check_sources(
     index: Index, runs: Sequence[RawRun], publication: Publication, record: Record
 ) -> None:
-    """The users' own programs: those that were measured, with the hash they had then."""
+    """The users' own programs are those that were measured, with the same hashes."""
     planned = [
         (raw.folder, path.rsplit("/", 1)[-1], digest)
         for raw in runs
@@ -175,12 +175,12 @@ def _check_derived(
     publication: Publication,
     record: Record,
 ) -> None:
-    """What follows from the runs is made again and compared byte by byte.
+    """Derive every other file from the runs again and compare the bytes.
 
-    Another Firstlight may draw and word other pages; what it says of the runs as data it may not.
+    Another Firstlight may draw and word pages differently, but not derive other data.
     """
     derived = derived_files(runs, publication, about["made_by"], method)
-    raw = {f"{raw.folder}/{name}" for raw in runs for name in _RAW}
+    raw = {f"{raw.folder}/{name}" for raw in runs for name in RAW_FILES}
     known = {*derived, *raw, *(source.get("path") for source in publication.sources)}
     ours, unchecked = about["made_by"] == made_by(), []
     for path in sorted({*index.files, *derived}):

@@ -1,5 +1,5 @@
-"""Everything in a snapshot that follows from the raw runs: made when published, made again when
-verified, and compared byte by byte.
+"""The derived files of a snapshot: made from the raw runs when published, and again when verified,
+to compare them byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from firstlight.snapshot.tables import cases_csv, distributions
 from firstlight.snapshot.validation import validation_html, validation_report
 
 _MARGIN, _TOP, _LINE = 16.0, 40.0, 22.0
-#: What turns raw runs into the rest. Pictures of the same run by other code may look different.
+#: The rooms whose code derives files from raw runs; other code may draw other pictures.
 MAKERS = ("present", "records", "report", "snapshot", "statistics")
 
 
@@ -38,7 +38,7 @@ def made_by() -> Mapping[str, str]:
 
 
 def code_sha256(*rooms: str) -> str:
-    """A hash of all code in these rooms: other code may make other files."""
+    """A hash of all code in these rooms."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(path for room in rooms for path in root.joinpath(room).rglob("*")):
         if path.suffix in (".py", ".css", ".js"):
@@ -49,9 +49,9 @@ def code_sha256(*rooms: str) -> str:
 def derived_files(
     runs: Sequence[RawRun], publication: Publication, by: Mapping[str, str], method: int
 ) -> dict[str, bytes]:
-    """{path: content} of every file that is neither raw nor a program; `by` is who made them.
+    """{path: content} of every file that is neither raw nor a program.
 
-    `method`: of the summaries in the runs.
+    `by` is the value of `made_by`, `method` that of the summaries in the runs.
     """
     about = manifest(runs, publication, by, method)
     report = validation_report(runs)
@@ -73,7 +73,7 @@ def derived_files(
 
 
 def plots(raw: RawRun) -> Iterator[tuple[str, bytes]]:
-    """(path, SVG) of the phases and of every process, for each workload that has a number."""
+    """(path, SVG): the phases and every process of each workload that has a number."""
     run, sheet = raw.run, packaged("style.css")
     pictures = sheet.partition("/* Pictures */")[2].partition("/* Tables */")[0]
     font = "svg{font-family:system-ui,sans-serif}.paper{fill:var(--paper)}"
@@ -90,16 +90,16 @@ def plots(raw: RawRun) -> Iterator[tuple[str, bytes]]:
         phases = [phase for phase in (*PHASES, "unattributed") if phase in present]
         title = f"{workload.label}: time to first result by phase, median"
         drawn = bars.draw(rows, dict(workload.marks), title, quantities.TIME_UNITS, bars.WIDE)
-        yield f"{stem}-phases.svg", alone(drawn, bars.WIDE, title, phases, source, style)
+        yield f"{stem}-phases.svg", standalone(drawn, bars.WIDE, title, phases, source, style)
         title = f"{workload.label}: every process, relative to its case’s median"
         drawn = strips.draw(workload, 640.0)
-        yield f"{stem}-processes.svg", alone(drawn, 640.0, title, (), source, style)
+        yield f"{stem}-processes.svg", standalone(drawn, 640.0, title, (), source, style)
 
 
-def alone(
+def standalone(
     drawn: str, width: float, title: str, phases: Sequence[str], source: str, style: str
 ) -> bytes:
-    """A figure of the report on paper of its own, with title, legend and source."""
+    """A figure of the report as a file, with background, title, legend and source."""
     head, _, rest = drawn.partition(">")
     height = float(head.partition('viewBox="')[2].partition('"')[0].split()[3])
     legend, legend_height = _legend(phases, width, _TOP + height + 16)
@@ -116,7 +116,7 @@ def alone(
 
 
 def _legend(phases: Sequence[str], width: float, top: float) -> tuple[str, float]:
-    """Swatches with the names of the phases, in as many lines as they need, and their height."""
+    """(SVG, height) of the swatches and names of the phases."""
     parts, x, y = [], _MARGIN, top
     for phase in phases:
         name = bars.phase_name(phase)

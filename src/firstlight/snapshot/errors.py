@@ -1,14 +1,14 @@
-"""What can be wrong with a snapshot, a key or a place to keep them.
+"""Errors about snapshots, keys and stores.
 
 SnapshotError
-├── UnusableSnapshotError   not a snapshot, or not a readable one
-│   ├── NewerSnapshotError  it was written by a newer Firstlight
-│   └── HostileSnapshotError  it contains links, bombs or paths that lead out
-├── ChangedSnapshotError    a file is not the one that the index names
-├── RefusedError            the run must not be published as it is
-├── StorageError            the place cannot be read or written
-├── KeyFileError            a key cannot be read, written or used
-└── TimestampError          a proof of time is invalid, or for something else
+├── UnusableSnapshotError     not a snapshot, or not readable
+│   ├── NewerSnapshotError    written by a newer Firstlight
+│   └── HostileSnapshotError  contains links, bombs or paths that lead out of it
+├── ChangedSnapshotError      a file is missing or not the one listed in the index
+├── RefusedError              the run must not be published in this form
+├── StorageError              a store cannot be read or written
+├── KeyFileError              a key cannot be read, written or used
+└── TimestampError            a proof of time is invalid, or for another file
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from firstlight.errors import FirstlightError
 
 
 class SnapshotError(FirstlightError):
-    """Something about a snapshot is not as it should be."""
+    """The base of all errors about snapshots."""
 
 
 class UnusableSnapshotError(SnapshotError):
-    """Not a snapshot, or not a readable one."""
+    """Not a snapshot, or not readable."""
 
 
 class NewerSnapshotError(UnusableSnapshotError):
@@ -29,19 +29,19 @@ class NewerSnapshotError(UnusableSnapshotError):
 
 
 class HostileSnapshotError(UnusableSnapshotError):
-    """Something in it is never part of a snapshot, and is not touched."""
+    """Contains something that no snapshot has, such as a link; it is left untouched."""
 
 
 class ChangedSnapshotError(SnapshotError):
-    """A file is missing or is not the one that the index names."""
+    """A file is missing or not the one listed in the index."""
 
 
 class RefusedError(SnapshotError):
-    """The run must not be published as it is."""
+    """The run must not be published in this form."""
 
 
 class StorageError(SnapshotError):
-    """The place cannot be read or written."""
+    """A store cannot be read or written."""
 
 
 class KeyFileError(SnapshotError):
@@ -49,4 +49,4 @@ class KeyFileError(SnapshotError):
 
 
 class TimestampError(SnapshotError):
-    """A proof of time is invalid, or for something else."""
+    """A proof of time is invalid, or for another file."""

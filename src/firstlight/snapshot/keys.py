@@ -1,8 +1,8 @@
-"""Ed25519 keys: made, kept, and used to sign; the arithmetic is that of `cryptography`.
+"""Ed25519 keys: generated, stored, and used to sign, with `cryptography`.
 
 A private key is a PEM file (PKCS 8, as OpenSSL writes it) that only its owner can read. A public
 key is 32 bytes, written in base64; its id is the beginning of its SHA-256. The index of a snapshot
-names its signer, so that `signature.json` can be neither removed nor replaced unnoticed.
+names its signer, so `signature.json` can be neither removed nor replaced unnoticed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shlex import quote
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-# What files of keys and snapshots need is imported where they are read: programs that load
-# something signed do so while somebody waits for their first result.
+# What only key files and signature.json need is imported in the functions that read them: programs
+# that load something signed do so before their first result.
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
 
 _SCHEMA = "firstlight.snapshot.signature"
@@ -42,7 +42,7 @@ class PublicKey:
 
     @classmethod
     def from_base64(cls, text: str) -> PublicKey:
-        """The key; refused if it is spelled in another way than `base64` does."""
+        """The key; refuses any spelling other than that of `base64`."""
         return cls(_from_base64(text, 32, "a public key"))
 
     def pem(self) -> bytes:
@@ -52,7 +52,7 @@ class PublicKey:
         return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` over `data` was made with the private key of this one."""
+        """Whether `signature` over `data` was made with this key's private half."""
         try:
             Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, data)
         except InvalidSignature:
@@ -66,12 +66,12 @@ class PrivateKey:
     _key: Ed25519PrivateKey = field(repr=False)
 
     def sign(self, data: bytes) -> bytes:
-        """64 bytes, the same for the same data."""
+        """The signature: 64 bytes, deterministic."""
         return self._key.sign(data)
 
 
 def _from_base64(text: str, size: int, what: str) -> bytes:
-    """The bytes in a text that has one spelling: nothing left over, no unused bit set."""
+    """The decoded bytes; refuses non-canonical base64, such as unused bits that are set."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -82,7 +82,7 @@ def _from_base64(text: str, size: int, what: str) -> bytes:
 
 
 def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
-    """Make a key pair: the private key in `path`, the public one beside it; both must be new."""
+    """Make a key pair: the private key in `path`, the public one beside it; neither may exist."""
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,
@@ -98,7 +98,7 @@ def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
         if beside.exists():
             raise FileExistsError
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Made with its final mode: there is no moment at which somebody else could read it.
+        # Created with its final mode: at no moment can somebody else read it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         taken = path if path.exists() else beside
@@ -115,7 +115,7 @@ def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
 
 
 def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """The private key in `path`; refused if others can read the file."""
+    """The private key in `path`; refuses a file that others can read."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     data = _read_small(path)
@@ -138,7 +138,7 @@ def is_encrypted(path: Path) -> bool:
 
 
 def load_public(text: str) -> PublicKey:
-    """A public key from base64, or from a PEM file; beside a private one it is looked for."""
+    """A public key from base64 or a PEM file; for a private key, the file beside it."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     path = Path(text)

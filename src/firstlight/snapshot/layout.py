@@ -1,4 +1,4 @@
-"""What a snapshot consists of: names, limits, the index, and the id that follows from it."""
+"""The layout of a snapshot: file names, limits, the index, and the id derived from it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ INDEX, SIGNATURE = "index.json", "signature.json"
 MANIFEST, VALIDATION = "manifest.json", "validation_report.json"
 DISTRIBUTIONS = "distributions.json"
 PLAN, SAMPLES, RUN = "plan.json", "samples.jsonl", "run.json"
+#: The files of a run, from which all others are derived.
+RAW_FILES = (PLAN, SAMPLES, RUN)
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _EXPECTED = re.compile(r"[0-9a-f]{16,64}")
-#: Letters, digits, `_`, `-`, `.`; a part begins with neither a dot nor a dash. So there is no way
-#: up, no drive, no backslash, no hidden file, no option, and no second spelling in Unicode.
+#: Letters, digits, `_`, `-`, `.`; a part begins with neither a dot nor a dash. This excludes `..`,
+#: drives, backslashes, hidden files, options, and names with a second spelling in Unicode.
 _PATH = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*/){0,4}[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is read of what a stranger wrote, in bytes and counts."""
+    """Limits on what is read from strangers."""
 
     index_bytes: int = 4 << 20
     json_bytes: int = 16 << 20
@@ -56,7 +58,7 @@ class FileEntry:
 @dataclass(frozen=True)
 class Index:
     files: Mapping[str, FileEntry]
-    signer: str | None  # base64 of the public key; None: the snapshot is not signed
+    signer: str | None  # base64 of the public key; None if the snapshot is not signed
 
 
 def is_id(name: str) -> bool:
@@ -68,7 +70,7 @@ def id_of(index: bytes) -> str:
 
 
 def require_expected(text: str) -> str:
-    """The id that somebody expects, or as much of it as nobody can find another snapshot for."""
+    """An expected id in lower case, or a prefix too long (16 digits) to find a collision for."""
     if not _EXPECTED.fullmatch(text.lower()):
         raise UnusableSnapshotError(
             f"--id {text[:80]!r}: an id has 64 hexadecimal digits; give at least the first 16."
@@ -77,7 +79,7 @@ def require_expected(text: str) -> str:
 
 
 def require_safe(path: str) -> None:
-    """Refuse a name that could lead out of the snapshot or be another file elsewhere."""
+    """Refuse a path that could lead out of the snapshot or name another file on some system."""
     reserved = any(part.endswith(".") or _RESERVED.fullmatch(part) for part in path.split("/"))
     if len(path) > 150 or not _PATH.fullmatch(path) or reserved:
         raise HostileSnapshotError(f"the name {path[:80]!r} could lead elsewhere: refused.")
@@ -94,7 +96,7 @@ def index_bytes(files: Mapping[str, bytes], signer: str | None) -> bytes:
 
 
 def parse_index(data: bytes) -> Index:
-    """The index, with every name and number in it checked."""
+    """The index, after checking every name and number in it."""
     plain = parse_object(data, INDEX, LIMITS.index_bytes)
     require_version(plain, "firstlight.snapshot.index", INDEX)
     if canonical(plain) != data:
@@ -114,7 +116,7 @@ def parse_index(data: bytes) -> Index:
 
 
 def require_version(plain: Plain, schema: str, name: str) -> None:
-    """Refuse a file of another kind, or of a version that is not known yet."""
+    """Refuse a file of another kind, or of a newer version."""
     if plain.get("schema") != schema:
         raise UnusableSnapshotError(
             f"{name}: not part of a Firstlight snapshot (schema {plain.get('schema')!r:.60}, "
@@ -146,7 +148,7 @@ def _entry(item: object) -> FileEntry:
 
 
 def _require_distinct(paths: list[str]) -> None:
-    """No name twice on any file system, no file that is also a folder."""
+    """Refuse names that collide on some file system, and a file that is also a folder."""
     seen: set[str] = set()
     for path in paths:
         if path.casefold() in seen:

@@ -1,4 +1,4 @@
-"""`manifest.json`: what was measured, on what, where, from what code, under which protocol."""
+"""`manifest.json`: what was measured, with which data, machine, code and protocol."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _PLANNED = ("title", "program", "reference", "tolerance", "cache_kind")
 
 @dataclass(frozen=True)
 class Creator:
-    """Who is cited: 'Family, Given' or the name of a group."""
+    """An author to cite."""
 
-    name: str
+    name: str  # 'Family, Given', or the name of a group
     orcid: str | None = None
     affiliation: str | None = None
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What the publisher adds to the runs; everything else in a snapshot follows from them."""
+    """What the publisher adds to the runs; everything else in a snapshot is derived from them."""
 
     title: str
     creators: tuple[Creator, ...] = ()
     license: str | None = None  # SPDX
-    allowed: tuple[str, ...] = ()  # what was published although it is not sound: "unproven", …
-    #: Files in which something private was replaced, and how often.
+    allowed: tuple[str, ...] = ()  # unsound cases that were published as such: "unproven", …
+    #: By file, how often something private was replaced.
     redacted: Mapping[str, JsonObject] = field(default_factory=dict)
-    #: The user's own programs that were measured: their place in the snapshot, or null.
+    #: The user's own measured programs, with their path in the snapshot or null.
     sources: tuple[JsonObject, ...] = ()
 
 
@@ -88,10 +88,10 @@ def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> Plain:
 
 
 def dataset(case: Case, samples: Sequence[Sample]) -> Plain:
-    """The input data by name and by hash: one over all arrays, and one for each.
+    """The input data: name, a hash over all arrays, and one of each.
 
-    Data of the catalogue are made by the program from its seed and parameters, so the name is a
-    recipe; the hash is of the arrays that the check process was given.
+    A program of the catalogue makes its data from a seed and parameters, so the name is a recipe;
+    the hash is of the arrays that the check process received.
     """
     check = next((s for s in samples if s.kind == "check" and "data" in s.facts), None)
     facts = check.facts if check is not None else {}

@@ -1,8 +1,8 @@
-"""A snapshot opened for reading, to show, compare or replicate it.
+"""Opens a snapshot to show, compare or replicate it.
 
-Nothing is trusted: every file that is handed out has the SHA-256 that the index names, within the
-limits, and `id` is computed, not read. Whether the snapshot is sound as a whole, and who signed it,
-is what `firstlight verify` says.
+Nothing is trusted: every file that is read has the SHA-256 listed in the index and is within the
+limits, and `id` is computed, not read. Whether the snapshot as a whole is sound, and who signed it,
+is for `firstlight verify` to check.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from firstlight.snapshot.layout import (
     LIMITS,
     MANIFEST,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     VALIDATION,
@@ -35,7 +36,7 @@ from firstlight.snapshot.strict_json import SCHEMAS, Plain, decoded, first_error
 
 @dataclass(frozen=True)
 class RawRun:
-    """One run: `files` are plan.json, samples.jsonl and run.json as they are published."""
+    """One run; `files` are the published bytes of plan.json, samples.jsonl and run.json."""
 
     folder: str  # runs/001
     plan: Plan
@@ -45,13 +46,13 @@ class RawRun:
 
     @classmethod
     def of(cls, folder: str, files: Mapping[str, bytes]) -> RawRun:
-        """Parsed from bytes; raises `UnusableSnapshotError` with the file's name."""
+        """Parse the files; raises `UnusableSnapshotError` with the file's name."""
         return cls(
             folder=folder,
             plan=parse_plan(files[PLAN], f"{folder}/{PLAN}"),
             samples=tuple(parse_samples(files[SAMPLES], f"{folder}/{SAMPLES}")),
             run=parse_run(files[RUN], f"{folder}/{RUN}"),
-            files={name: files[name] for name in (PLAN, SAMPLES, RUN)},
+            files={name: files[name] for name in RAW_FILES},
         )
 
     @property
@@ -64,7 +65,7 @@ class RawRun:
 
     @cached_property
     def by_case(self) -> Mapping[str, Sequence[Sample]]:
-        """The samples of every case, in the order of the run."""
+        """The samples of every case, in run order."""
         found: dict[str, list[Sample]] = {case.case: [] for case in self.run.cases}
         for sample in self.samples:
             found.setdefault(sample.case, []).append(sample)
@@ -88,7 +89,7 @@ def parse_run(data: bytes, name: str) -> Run:
 
 
 def parse_samples(data: bytes, name: str) -> list[Sample]:
-    """A `samples.jsonl` that a stranger wrote: every line whole."""
+    """The samples in a `samples.jsonl`; refuses a truncated last line."""
     if len(data) > LIMITS.samples_bytes:
         raise UnusableSnapshotError(f"{name}: more than {LIMITS.samples_bytes} bytes of samples.")
     if data and not data.endswith(b"\n"):
@@ -101,7 +102,7 @@ def parse_samples(data: bytes, name: str) -> list[Sample]:
 
 
 def timed(samples: Sequence[Sample]) -> list[Sample]:
-    """The processes that were timed and gave a time."""
+    """The timed processes that have a cold start."""
     return [s for s in samples if s.kind == "timed" and s.cold is not None]
 
 
@@ -111,7 +112,7 @@ def programs_of(plan: Plan) -> dict[str, str]:
 
 
 def machine(hardware: JsonObject) -> str:
-    """'Made-up CPU, 8 cores', and its accelerators."""
+    """'Made-up CPU, 8 cores, 2 × H200'."""
     cpu = hardware.get("cpu") or {}
     gpus = [str(gpu.get("name")) for gpu in hardware.get("gpus") or () if isinstance(gpu, dict)]
     parts = [str(cpu.get("model") or "an unnamed CPU"), f"{cpu.get('usable_cores') or '?'} cores"]
@@ -123,7 +124,7 @@ def machine(hardware: JsonObject) -> str:
 class Snapshot:
     """A snapshot whose index, manifest, runs and validation report have been read.
 
-    `folders[i]` is where the files of `runs[i]` lie; `files` has every file of the index by path.
+    `folders[i]` contains the files of `runs[i]`; `files` is the index by path.
     """
 
     id: str
@@ -139,22 +140,22 @@ class Snapshot:
         return read_checked(self.source, self.files, path, LIMITS.file_bytes)
 
     def plan(self, number: int) -> Plan:
-        """The plan of `runs[number]`: cases, settings, host, as before the first process."""
+        """The plan of `runs[number]`."""
         path = f"{self.folders[number]}/{PLAN}"
         return parse_plan(self.read(path), path)
 
     def samples(self, number: int) -> list[Sample]:
-        """The processes of `runs[number]` in the order in which they ran."""
+        """The samples of `runs[number]` in run order."""
         path = f"{self.folders[number]}/{SAMPLES}"
         return parse_samples(self.read(path), path)
 
 
 def open_snapshot(location: str | Path) -> Snapshot:
-    """The snapshot in a directory, an archive (.tar, .tar.gz) or at a URL that fsspec knows.
+    """Open the snapshot in a directory, an archive (.tar, .tar.gz) or at a URL that fsspec knows.
 
-    Manifest, validation report and runs have the fields that their schemas promise. Raises
-    `UnusableSnapshotError` if it is not a snapshot, is too new, or holds what no snapshot does, and
-    `ChangedSnapshotError` if a file is not the one that the index names.
+    Manifest, validation report and runs fit their schemas. Raises `UnusableSnapshotError` if it is
+    not a snapshot, is too new, or contains what no snapshot may, and `ChangedSnapshotError` if a
+    file is not the one listed in the index.
     """
     source = open_source(location)
     data = source.read(INDEX, LIMITS.index_bytes)
@@ -187,7 +188,7 @@ def open_snapshot(location: str | Path) -> Snapshot:
 def read_checked(
     source: Source, files: Mapping[str, FileEntry], path: str, max_bytes: int = LIMITS.json_bytes
 ) -> bytes:
-    """A file of the index, refused unless it is the one that the index names."""
+    """A file, refused unless it is the one listed in the index."""
     entry = files.get(path)
     if entry is None:
         raise ChangedSnapshotError(f"{source.name}: {path} is not in the index.")

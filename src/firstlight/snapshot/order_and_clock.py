@@ -1,8 +1,8 @@
-"""What the processes of a run cannot have done together, by the run's own clock and plan.
+"""Checks of a run's processes against its clock and plan: order, overlaps, gaps, equal times.
 
 Processes run one after the other, each in its planned place (on a cluster: one after the other on
-each node), and no two of them take exactly the same time. Times are UTC in ISO 8601, in one
-spelling, so that texts sort like moments.
+each node), and no two take exactly the same time. Times are UTC in ISO 8601, in one spelling that
+sorts chronologically.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from firstlight.snapshot.layout import RUN, SAMPLES
 from firstlight.snapshot.opening import RawRun, timed
 
 _SPELLING = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?\+00:00", re.ASCII)
-#: Seconds by which a clock may be put right during a run.
+#: Seconds by which a clock may be adjusted during a run.
 _CORRECTION = 1.0
-#: Seconds within which no machine starts several processes, whatever it does.
-_EVEN = 1e-6
-#: Seconds from which on a phase has more noise than its clock has ticks.
+#: Seconds: on every machine, cold starts of one case spread further than this.
+_MIN_SPREAD = 1e-6
+#: Seconds from which on the noise of a phase exceeds the resolution of its clock.
 _MIN_PHASE = 1e-3
-_FEW = 3  # processes: two may be equal by chance
+_MIN_PROCESSES = 3  # two may be equal by chance
 
 
 def moment(text: str | None) -> float | None:
@@ -38,7 +38,7 @@ def moment(text: str | None) -> float | None:
 
 
 def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
-    """Where a run did not begin, measure and end in this order."""
+    """Violations of the order in which a run begins, measures and ends."""
     begin, end = moment(run.created_at), moment(run.finished_at)
     if begin is None:
         yield f"{RUN}: created_at is {run.created_at!r:.60}, not a time in UTC"
@@ -58,6 +58,7 @@ def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def implausible(raw: RawRun) -> Iterator[str]:
+    """What the processes of a run cannot have done together."""
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     if list(raw.samples) != samples:
         yield f"{SAMPLES}: its processes are not in the order in which they ran"
@@ -73,22 +74,22 @@ def implausible(raw: RawRun) -> Iterator[str]:
         own = [sample for sample in samples if sample.facts.get(MEASURED_ON) == node]
         yield from _overlapping(own, raw.run.finished_at)
     for case in raw.plan.cases:
-        yield from _too_even(case.id, timed(raw.by_case.get(case.id, ())))
+        yield from _too_similar(case.id, timed(raw.by_case.get(case.id, ())))
 
 
 def is_side_of_gate(raw: RawRun) -> bool:
-    """Whether other processes ran between those of this run: a gate resumes both sides itself."""
+    """Whether a gate measured this run, interleaved with its other side."""
     return raw.plan.fingerprint == {}
 
 
 def _misplaced(samples: list[Sample], cases: Sequence[Case], settings: Settings) -> Iterator[str]:
-    """The plan's seed says in which order the processes run, and they are counted in that order."""
+    """A process that is not where the plan's seed puts it in the order."""
     planned = enumerate(jobs(cases, settings))
     places = {(case.id, kind, index): place for place, (case, kind, index) in planned}
     last, seen = -1, set()
     for sample in samples:
         key = (sample.case, sample.kind, sample.index)
-        # Checks are made anew when a run is resumed, and kept again if they fail then.
+        # A resumed run repeats the checks, and keeps those that fail.
         if key in seen and sample.kind != "timed":
             continue
         seen.add(key)
@@ -103,12 +104,12 @@ def _misplaced(samples: list[Sample], cases: Sequence[Case], settings: Settings)
 
 
 def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator[str]:
-    """No process begins before the ones before it can have ended, nor ends after the run."""
-    free: float | None = None  # when all processes so far can have ended, at the earliest
+    """A process that began before the earlier ones can have ended, or ended after the run."""
+    free: float | None = None  # the earliest time at which all processes so far can have ended
     for sample in samples:
         started = moment(sample.started_at)
         if started is None:
-            continue  # said elsewhere
+            continue  # reported by `outside_of_run`
         name = f"{sample.case}, {sample.kind} process {sample.index}"
         if free is not None and started < free - _CORRECTION:
             yield (
@@ -123,30 +124,30 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
 
 
 def busy_seconds(sample: Sample) -> float:
-    """How long the process ran at least, by its own times."""
+    """The shortest time that the process can have run, by its own times."""
     busy = sample.cold.total_seconds if sample.cold is not None else 0.0
     if sample.warm is None:
         return busy
-    # Requests on several connections overlap; the batch is the time of all of them.
+    # Requests on several connections overlap; the batch times all of them together.
     calls = 0.0 if CONCURRENT in sample.facts else sum(sample.warm.call_seconds)
     return busy + calls + sum(sample.warm.batch_seconds)
 
 
-def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
-    """Times with less variation than the clock that took them, or copied ones."""
+def _too_similar(case: str, samples: Sequence[Sample]) -> Iterator[str]:
+    """Times that vary less than any clock's, or were copied."""
     starts = [s.cold for s in samples if s.cold is not None]
     series = {"cold starts": [c.total_seconds for c in starts]} | {
         f"times of {phase}": [c.phases_seconds.get(phase) or 0.0 for c in starts]
         for phase in PHASES
     }
     for name, values in series.items():
-        if len(values) < _FEW or median(values) < _MIN_PHASE:
+        if len(values) < _MIN_PROCESSES or median(values) < _MIN_PHASE:
             continue
-        if max(values) - min(values) < _EVEN or 2 * len({*values}) <= len(values):
+        if max(values) - min(values) < _MIN_SPREAD or 2 * len({*values}) <= len(values):
             yield f"{case}: its {len(values)} {name} are too similar for any clock"
             return
     calls = [s.warm.call_seconds for s in samples if s.warm is not None]
-    if any(len(c) >= 20 and c[0] > _EVEN and len({*c}) == 1 for c in calls):
+    if any(len(c) >= 20 and c[0] > _MIN_SPREAD and len({*c}) == 1 for c in calls):
         yield f"{case}: the warm calls of a process are all equal"
     long = [c for c in calls if len(c) >= 20]
     if len({*long}) < len(long):
@@ -154,19 +155,19 @@ def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def unaccounted(raw: RawRun) -> Iterator[str]:
-    """Where a whole process, or more, may have run of which nothing is recorded."""
+    """Gaps in which a whole unrecorded process may have run."""
     if is_side_of_gate(raw):
         yield f"{raw.folder}: what ran between its processes: it is one side of a gate"
         return
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     shortest = min((busy_seconds(sample) for sample in timed(samples)), default=0.0)
-    gaps = []  # seconds after each process until the next one began, where its end is known
+    gaps = []  # (seconds until the next process began, process), where its end is known
     for sample, following in pairwise(samples):
         begun, then = moment(sample.started_at), moment(following.started_at)
         if sample.cold is not None and begun is not None and then is not None:
             gaps.append((max(0.0, then - begun - busy_seconds(sample)), sample))
-    # Each framework takes its own time to end. Whoever leaves out half of the processes makes half
-    # of the gaps long, so the shortest one is the measure.
+    # Each framework takes a different time to exit. Leaving out half of the processes makes half of
+    # the gaps long, so each case's shortest gap is the reference.
     usual: dict[str, float] = {}
     for seconds, sample in gaps:
         usual[sample.case] = min(seconds, usual.get(sample.case, seconds))

@@ -1,7 +1,7 @@
-"""What a run says that cannot be true, whatever was measured; and which runs may be published.
+"""Consistency checks of a run, and the rule for which runs may be published.
 
-None of it finds anything in a run that Firstlight measured. A record that was changed with care
-passes: times of all processes in proportion, with the clock and the digits put right.
+They find nothing in a run that Firstlight measured. A carefully forged record passes: one in which
+all times are scaled alike, and clock and digits adjusted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from firstlight.statistics.case_summaries import summarise
 from firstlight.statistics.steady_state import METHOD
 from firstlight.workloads.catalog import BACKENDS
 
-#: Sums in another order, on another processor, may differ in the last digits.
+#: Sums computed in another order, on another processor, differ in the last digits.
 _TOLERANCE = 1e-9
-#: What can be published as such with `--allow`, and what to do; what is unproven or failed gets no
-#: number.
+#: What `--allow` accepts, with the remedy.
 ALLOWABLE = {
     "incomplete": "Finish it with `firstlight run --resume`, or publish it as it is with "
     "--allow incomplete: the snapshot will say so.",
@@ -47,24 +46,24 @@ ALLOWABLE = {
 }
 _FAILURES = ("failed", "crashed", "timeout", "out-of-memory")
 _CACHE_KINDS = {backend.name: backend.cache for backend in BACKENDS}
-#: The control of a gate is a case of the catalogue under a name of its own.
+#: The control of a gate is a case of the catalogue under another id.
 _CONTROL = ("control", "control/numpy/none")
-#: Seconds: each time is rounded to a nanosecond, and a cold start has ten of them.
+#: Seconds: a cold start is a sum of ten times, each rounded to a nanosecond.
 _ROUNDING = 1e-7
-#: Share of its patience after which the instrument may have stopped: it looks between two calls.
+#: Share of its patience after which the instrument may stop: it checks only between calls.
 _PATIENCE = 0.9
-#: Seconds: an interpreter maps its libraries and imports its own modules before anything of ours.
+#: Seconds: no interpreter maps its libraries and imports its modules faster.
 _MIN_START = 1e-3
 
 
-def judged(runs: Sequence[RawRun]) -> tuple[int, list[list[str]]]:
-    """The newest method by which the runs follow from their samples; what is `untrue` in each.
+def method_and_inconsistencies(runs: Sequence[RawRun]) -> tuple[int, list[list[str]]]:
+    """The newest method by which the runs follow from their samples, and each run's findings.
 
-    Where they follow by none, what is untrue by the newest.
+    If no method fits, the findings are those of the newest.
     """
     by_method = {}
     for method in range(METHOD, 0, -1):
-        by_method[method] = [untrue(raw, method) for raw in runs]
+        by_method[method] = [inconsistencies(raw, method) for raw in runs]
         if not any(by_method[method]):
             return method, by_method[method]
     return METHOD, by_method[METHOD]
@@ -73,7 +72,7 @@ def judged(runs: Sequence[RawRun]) -> tuple[int, list[list[str]]]:
 def require_admissible(
     raw: RawRun, found: Sequence[str], allowed: Sequence[str], name: str
 ) -> None:
-    """Refuse a run in which something untrue was `found`, or that contains what was not allowed."""
+    """Refuse a run with inconsistencies (`found`), or with cases that `allowed` does not cover."""
     if found:
         raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")
     for kind, cases in needed_allowances(raw).items():
@@ -85,7 +84,7 @@ def require_admissible(
 
 
 def needed_allowances(raw: RawRun) -> dict[str, list[str]]:
-    """{"unproven": its cases, …}: what must have been allowed, for a run that is not all sound."""
+    """{"unproven": its cases, …}: what `--allow` must list to publish the run."""
     found: dict[str, list[str]] = {kind: [] for kind in ALLOWABLE}
     for case in raw.run.cases:
         kind = "failed" if case.status in _FAILURES else case.status
@@ -95,8 +94,8 @@ def needed_allowances(raw: RawRun) -> dict[str, list[str]]:
     return {kind: cases for kind, cases in found.items() if cases}
 
 
-def untrue(raw: RawRun, method: int = METHOD) -> list[str]:
-    """What a run says that does not follow from its plan and its samples, in words."""
+def inconsistencies(raw: RawRun, method: int = METHOD) -> list[str]:
+    """What in a run does not follow from its plan and samples, in words."""
     found = _recomputed(raw, method)
     if [case.case for case in raw.run.cases] != [case.case for case in found]:
         return [f"{RUN} does not have the cases of {PLAN}"]
@@ -120,20 +119,20 @@ def _recomputed(raw: RawRun, method: int) -> tuple[CaseSummary, ...]:
         ) from None
 
 
-def differences(said: object, right: object, where: str = "") -> Iterator[str]:
-    """Where two values differ, each as `path: one, not the other`."""
-    said, right = to_json(said), to_json(right)
-    if isinstance(said, dict) and isinstance(right, dict):
-        for key in sorted({*said, *right}):
-            path = f"{where}.{key}" if where else str(key)
-            yield from differences(said.get(key), right.get(key), path)
-    elif isinstance(said, list) and isinstance(right, list):
-        if len(said) != len(right):
-            yield f"{where}: {len(said)} items, not {len(right)}"
-        for i, (one, other) in enumerate(zip(said, right, strict=False)):
-            yield from differences(one, other, f"{where}[{i}]")
-    elif not _same(said, right):
-        yield f"{where}: {_short(said)}, not {_short(right)}"
+def differences(found: object, expected: object, path: str = "") -> Iterator[str]:
+    """Every place where two values differ, as `path: found, not expected`."""
+    found, expected = to_json(found), to_json(expected)
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted({*found, *expected}):
+            below = f"{path}.{key}" if path else str(key)
+            yield from differences(found.get(key), expected.get(key), below)
+    elif isinstance(found, list) and isinstance(expected, list):
+        if len(found) != len(expected):
+            yield f"{path}: {len(found)} items, not {len(expected)}"
+        for i, (one, other) in enumerate(zip(found, expected, strict=False)):
+            yield from differences(one, other, f"{path}[{i}]")
+    elif not _same(found, expected):
+        yield f"{path}: {_short(found)}, not {_short(expected)}"
 
 
 def _short(value: object) -> str:
@@ -153,7 +152,7 @@ def _same(one: object, other: object) -> bool:
 
 def _contradictions(raw: RawRun) -> Iterator[str]:
     run, plan, settings = raw.run, raw.plan, raw.plan.settings
-    for field, said, planned in (
+    for field, found, planned in (
         ("id", run.id, f"{plan.created_at}-{plan.target}"),
         ("created_at", run.created_at, plan.created_at),
         ("settings", run.settings, {"target": plan.target, **to_json(settings)}),
@@ -161,7 +160,7 @@ def _contradictions(raw: RawRun) -> Iterator[str]:
         ("harness", run.harness, plan.harness),
         ("host", {k: v for k, v in run.host.items() if k != "load_after"}, plan.host),
     ):
-        for difference in differences(said, planned, field):
+        for difference in differences(found, planned, field):
             yield f"{RUN} differs from {PLAN}: {difference}"
     yield from outside_of_run(run, raw.samples)
     attempts = 1 + REPEATS if is_side_of_gate(raw) else 1
@@ -181,7 +180,7 @@ def _contradictions(raw: RawRun) -> Iterator[str]:
 def _miscounted(
     case: Case, samples: Sequence[Sample], settings: Settings, attempts: int
 ) -> Iterator[str]:
-    """Processes run in rounds, numbered without a gap; a gate repeats at once one that breaks."""
+    """Timed processes have consecutive numbers, once each; a gate repeats a failed one at once."""
     numbers = [s.index for s in sorted(samples, key=lambda s: s.order) if s.kind == "timed"]
     taken = Counter(numbers)
     if taken and max(taken.values()) > attempts:
@@ -196,7 +195,7 @@ def _miscounted(
 
 
 def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
-    """Numbers without evidence."""
+    """Numbers that lack evidence."""
     if case.cold_seconds is None:
         return
     samples = raw.by_case[case.case]
@@ -218,7 +217,7 @@ def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
 
 
 def _mislabelled(case: Case) -> Iterator[str]:
-    """The id is what people quote, so it says what the fields say."""
+    """The id is what people quote, so it must agree with the fields."""
     named = f"{case.workload}[{case.size}]/{case.backend}/{case.cache}"
     if case.id != named and (case.workload, case.id) != _CONTROL:
         yield f"{PLAN}: the case {case.id} is {named} by its fields"
@@ -226,12 +225,16 @@ def _mislabelled(case: Case) -> Iterator[str]:
         yield f"{case.id} is labelled {case.cache!r}, but its backend has no such cache"
     kind = _CACHE_KINDS.get(case.backend, case.cache_kind)
     if kind != case.cache_kind:
-        said = f"{PLAN} gives it the cache {case.cache_kind!r}"
-        yield f"{case.id}: {said}, {case.backend} has {kind!r}"
+        yield (
+            f"{case.id}: {PLAN} gives it the cache {case.cache_kind!r}, {case.backend} has {kind!r}"
+        )
 
 
 def unproven_labels(case: Case, samples: Sequence[Sample]) -> list[str]:
-    """What contradicts the label of a case, in words: no proof, or counts that refute it."""
+    """Per process, what contradicts the label of a case: no proof, or counts that refute it.
+
+    The words are part of validation_report.json, so they must never change.
+    """
     found = [(s.index, _objection(case, s)) for s in samples if s.kind == "timed"]
     return [f"process {index}: {reason}" for index, reason in found if reason is not None]
 
@@ -244,7 +247,6 @@ def _objection(case: Case, sample: Sample) -> str | None:
         return proof.reason or "marked as not proven"
     if proof.policy != case.cache:
         return f"the proof is for the policy {proof.policy!r}, the label says {case.cache!r}"
-    # The words are part of validation_report.json, which has one spelling whoever wrote it.
     if case.cache_kind is None:
         return None  # no persistent cache: nothing that could be in another state
     if case.cache in ("none", "frozen", "tiered") and proof.requests:
@@ -267,7 +269,7 @@ def _objection(case: Case, sample: Sample) -> str | None:
 
 
 def _not_as_counted(policy: str, counts: Mapping[str, int | None]) -> str | None:
-    """What the process counted is not what the policy promises."""
+    """Where the counts of a process contradict its policy."""
     if policy == "frozen":
         compiled = [
             n for n in ("traces", "lowerings", "compiles", "warm_compiles") if counts.get(n)
@@ -281,13 +283,13 @@ def _not_as_counted(policy: str, counts: Mapping[str, int | None]) -> str | None
 
 
 def _impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
-    """What one process cannot have done, by what the instrument does and what was planned."""
+    """What contradicts the plan or the way the instrument works, within one process."""
     if sample.correctness is not None:
-        yield from _misjudged(case, sample.correctness)
+        yield from _wrongly_checked(case, sample.correctness)
     if CONCURRENT in sample.facts and case.adapter != SERVER_ADAPTER:
-        yield "its calls are said to overlap, and those of a process do not"
+        yield "its calls are said to overlap, which only requests to a server do"
     if sample.status != "ok" or sample.kind != "timed":
-        return  # no time of it is ever shown
+        return  # its times are never shown
     if sample.cold is None:
         yield "it succeeded but has no time"
         return
@@ -299,7 +301,7 @@ def _impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]
         yield from _cut_short(sample.cold, sample.warm, settings)
 
 
-def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
+def _wrongly_checked(case: Case, found: Correctness) -> Iterator[str]:
     error = found.max_relative_error
     if case.reference is None:
         if found.tolerance is not None or error is not None:
@@ -314,17 +316,17 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
         yield f"it claims to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
 
 
-def _mistimed(cold: ColdStart, least: float) -> Iterator[str]:
+def _mistimed(cold: ColdStart, min_seconds: float) -> Iterator[str]:
     total, rest = cold.total_seconds, cold.unattributed_seconds
     phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
-    if total < least:
+    if total < min_seconds:
         yield f"its first result took {total!r} s, less than any process needs to start"
     if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
         yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
 
 
 def _are_nanoseconds(cold: ColdStart, warm: WarmCalls | None) -> bool:
-    """Whether all times are counts of the clock, but for the last bit of a double."""
+    """Whether all times are whole nanoseconds, up to the last bit of a double."""
     times = [cold.total_seconds, *cold.phases_seconds.values()]
     times += [*warm.call_seconds, *warm.batch_seconds] if warm is not None else []
     counts = 1e9 * np.array([t for t in times if t is not None], dtype=float)
@@ -332,9 +334,8 @@ def _are_nanoseconds(cold: ColdStart, warm: WarmCalls | None) -> bool:
 
 
 def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator[str]:
-    """The instrument times at least `warm_calls_least` calls and all batches, and stops earlier
-    only when its patience ends: after ten times the time that was meant for them, or near half of
-    the time limit."""
+    """Fewer or more calls than the instrument makes: at least `warm_calls_least` and all batches,
+    unless its patience ends, after ten times the planned time or near half of the time limit."""
     calls, batches = warm.call_seconds, warm.batch_seconds
     if min((*calls, *batches), default=0.0) <= 0 or warm.batch_calls < 1:
         yield "a warm call or a batch took no time"

@@ -1,4 +1,4 @@
-"""A snapshot made from run directories: read, made free of private things, judged, and written."""
+"""Makes a snapshot from run directories: read, redacted, checked, and written."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from firstlight.snapshot.layout import (
     INDEX,
     LIMITS,
     PLAN,
+    RAW_FILES,
     RUN,
     SAMPLES,
     SIGNATURE,
@@ -28,7 +29,7 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.opening import RawRun, programs_of
-from firstlight.snapshot.plausibility import judged, require_admissible
+from firstlight.snapshot.plausibility import method_and_inconsistencies, require_admissible
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact_run
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
@@ -37,7 +38,9 @@ Watch = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PublishOptions:
+    """What the publisher chose."""
+
     title: str | None = None
     creators: tuple[Creator, ...] = ()
     license: str | None = None
@@ -48,7 +51,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Built:
-    """A snapshot in memory: its id, and every file with index and signature."""
+    """A snapshot in memory: its id, and every file including index and signature."""
 
     id: str
     files: dict[str, bytes] = field(repr=False)
@@ -61,30 +64,30 @@ class Published:
     id: str
     location: str
     archive: str | None
-    new: bool  # False: the same snapshot was there already
+    new: bool  # False if the same snapshot already existed
     files: int
     bytes: int
     publication: Publication
-    replaced: Mapping[str, tuple[Replaced, ...]]  # by file, what private things were taken out
+    replaced: Mapping[str, tuple[Replaced, ...]]  # by file, what was redacted
 
 
 def publish(
     folders: Sequence[Path],
     store: Store,
-    wishes: Wishes | None = None,
+    options: PublishOptions | None = None,
     key: PrivateKey | None = None,
     archive: bool = False,
     watch: Watch = lambda step: None,
 ) -> Published:
-    """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
+    """Make the snapshot of these runs and write it, with its catalogue entry, into `store`.
 
-    `watch` is called with a description of each step. Raises `RefusedError` for what must not be
-    published; nothing is written then.
+    `watch` is called with a description of each step. Raises `RefusedError`, before anything is
+    written, for what must not be published.
     """
-    built = build(folders, wishes or Wishes(), key, watch)
+    built = build(folders, options or PublishOptions(), key, watch)
     watch(f"writing {len(built.files)} files")
     new = store.put(built.id, built.files)
-    # Listed before its archive is written: a full disk then leaves a snapshot that is whole.
+    # Before the archive: if the disk is full then, the snapshot itself is complete.
     Catalogue(store).add(built.id, built.files)
     location = f"{store.name.rstrip('/')}/{built.id}"
     if archive:
@@ -109,11 +112,11 @@ def publish(
 
 def build(
     folders: Sequence[Path],
-    wishes: Wishes,
+    options: PublishOptions,
     key: PrivateKey | None = None,
     watch: Watch = lambda step: None,
 ) -> Built:
-    """The snapshot of these runs: the same runs and wishes give the same bytes."""
+    """The snapshot of these runs: the same runs and options give the same bytes."""
     watch(f"reading {len(folders)} run(s)")
     measured = sorted(((Path(f), _measured(Path(f))) for f in folders), key=_order)
     if not measured:
@@ -121,20 +124,20 @@ def build(
     if len(set(map(_order, measured))) != len(measured):
         raise RefusedError("a run was given twice.")
     owner = Owner.of_process()
-    _require_no_secret(wishes, owner)
+    _require_no_secret(options, owner)
     watch("searching for private data")
-    raws, redacted = _made_public(measured, wishes, owner)
+    raws, redacted = _made_public(measured, options, owner)
     watch("checking summaries against samples")
-    method, untrue = judged(raws)
-    for raw, found, (folder, _) in zip(raws, untrue, measured, strict=True):
-        require_admissible(raw, found, wishes.allow, str(folder))
-    programs, sources = _programs([raw for _, raw in measured], raws, wishes, owner)
+    method, findings = method_and_inconsistencies(raws)
+    for raw, found, (folder, _) in zip(raws, findings, measured, strict=True):
+        require_admissible(raw, found, options.allow, str(folder))
+    programs, sources = _programs([raw for _, raw in measured], raws, options, owner)
     targets = dict.fromkeys(Path(raw.plan.target or "a run").name for raw in raws)
     publication = Publication(
-        title=wishes.title or f"Time to first result: {', '.join(targets)}",
-        creators=wishes.creators,
-        license=wishes.license,
-        allowed=tuple(sorted(set(wishes.allow))),
+        title=options.title or f"Time to first result: {', '.join(targets)}",
+        creators=options.creators,
+        license=options.license,
+        allowed=tuple(sorted(set(options.allow))),
         redacted={path: {"replacements": r.replacements} for path, r in redacted.items()},
         sources=sources,
     )
@@ -147,16 +150,18 @@ def build(
         files[SIGNATURE] = sign(key, index)
     watch("verifying the snapshot")
     wrong = findings_in(files)
-    if wrong:  # what would not verify is not written, whatever the reason
+    if wrong:  # a snapshot that would not verify is never written
         raise RefusedError(f"the snapshot would not verify: {wrong[0].message}.")
     return Built(id_of(index), files, publication, {path: r.found for path, r in redacted.items()})
 
 
-def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
-    """The publisher's texts are published unchanged, so they must not contain a secret."""
-    said = json.dumps(to_json((wishes.title, wishes.creators, wishes.license)), ensure_ascii=False)
+def _require_no_secret(options: PublishOptions, owner: Owner) -> None:
+    """Refuse a secret in the publisher's own texts, which are published unchanged."""
+    texts = json.dumps(
+        to_json((options.title, options.creators, options.license)), ensure_ascii=False
+    )
     for variable, value in owner.secrets.items():
-        if value in said:
+        if value in texts:
             raise RefusedError(
                 f"the title, a creator or the licence has the value of the variable {variable}, "
                 "which is named like a secret. Leave it out."
@@ -164,14 +169,14 @@ def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
 
 
 def _order(measured: tuple[Path, RawRun]) -> tuple[str, str]:
-    """By time; runs of the same moment by their content."""
+    """By time, then by content."""
     return measured[1].run.created_at, measured[1].digest(SAMPLES)
 
 
 def _measured(folder: Path) -> RawRun:
-    """A run directory as it is on disk."""
+    """The run in a directory, unredacted."""
     files = {}
-    for name in (PLAN, SAMPLES, RUN):
+    for name in RAW_FILES:
         path = folder / name
         if not path.is_file():
             why = "its run was killed: finish it with `firstlight run --resume`"
@@ -193,14 +198,14 @@ def _measured(folder: Path) -> RawRun:
 
 
 def _made_public(
-    measured: Sequence[tuple[Path, RawRun]], wishes: Wishes, owner: Owner
+    measured: Sequence[tuple[Path, RawRun]], options: PublishOptions, owner: Owner
 ) -> tuple[list[RawRun], dict[str, Redacted]]:
-    """The runs without private data, in their places, and what was replaced where."""
+    """The redacted runs with their folders in the snapshot, and what was replaced, by file."""
     raws: list[RawRun] = []
     redacted: dict[str, Redacted] = {}
     for number, (origin, raw) in enumerate(measured, start=1):
         folder = f"runs/{number:03d}"
-        clean = redact_run(raw.files, wishes.redact, owner)
+        clean = redact_run(raw.files, options.redact, owner)
         redacted |= {f"{folder}/{name}": r for name, r in clean.items() if r.replacements}
         files = {name: r.data for name, r in clean.items()}
         same = files == raw.files
@@ -212,25 +217,25 @@ def _made_public(
 
 
 def _programs(
-    measured: Sequence[RawRun], raws: Sequence[RawRun], wishes: Wishes, owner: Owner
+    measured: Sequence[RawRun], raws: Sequence[RawRun], options: PublishOptions, owner: Owner
 ) -> tuple[dict[str, bytes], tuple[JsonObject, ...]]:
-    """The users' own benchmark files: their names and hashes, and if wished for their text."""
+    """The users' own benchmark files: names and hashes, and with `with_source` their texts."""
     files: dict[str, bytes] = {}
     sources = []
     for origin, raw in zip(measured, raws, strict=True):
-        # The names are those of the redacted plan; where the files lie, only the measured one says.
+        # The names come from the redacted plan; only the measured one has the real paths.
         places = programs_of(origin.plan)
         for (public, digest), path in zip(programs_of(raw.plan).items(), places, strict=True):
             name = public.rsplit("/", 1)[-1]
-            place = f"sources/{raw.number}/{name}" if wishes.with_source else None
+            place = f"sources/{raw.number}/{name}" if options.with_source else None
             if place is not None:
-                files[place] = _program(Path(path), place, digest, wishes.redact, owner)
+                files[place] = _program(Path(path), place, digest, options.redact, owner)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
     return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
 
 
 def _program(path: Path, place: str, digest: str, texts: Sequence[str], owner: Owner) -> bytes:
-    """The text of a program; refused if it is not the measured one, or may not be published."""
+    """The text of a program; refused if it has changed since, or contains private data."""
     try:
         require_safe(place)
         data = path.read_bytes()

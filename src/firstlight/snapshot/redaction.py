@@ -1,8 +1,8 @@
-"""Removes private data of the person who measured from a run before others read it.
+"""Removes private data from a run before it is published.
 
 Home directories become `~`, passwords and tokens `***`, the names of user and machine `(user)` and
 `(host)`, and texts that the publisher names `(redacted)`; no other byte of a file changes. No hash
-of what stood there is kept: it would let anybody try names until one fits.
+of the original is kept: anybody could try names until one fits.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _MARK = dict.fromkeys(Private, "***") | {
     Private.USER: "(user)",
     Private.HOST: "(host)",
 }
-#: `/home/ann`, `/Users/ann`, `/nfs/home/ann`, `/root`, wherever a path may begin. A name ends at
-#: what a shell or a message would not have in one.
+#: `/home/ann`, `/Users/ann`, `/nfs/home/ann`, `/root`, wherever a path may begin. A name ends at a
+#: character that shells and messages do not have in one.
 _HOME = re.compile(
     r"(?:(?<=file://)|(?<![\w/.~-]))"
     r"(?:(?:/[\w.-]+){0,8}?/(?:home|users)/[^/\s\"'\\:;,<>()]+|/root(?![\w.-]))",
     re.IGNORECASE,
 )
-#: A password may hold `/` and `@`, so what has a colon reaches to the last `@`. That takes too much
-#: of `http://host:80/a@b`, which hurts nobody.
+#: A password may contain `/` and `@`, so after a colon it extends to the last `@`. That removes too
+#: much of `http://host:80/a@b`, which does no harm.
 _PASSWORD = re.compile(r"(?<=://)(?:[^\s\"<>/@:]*:[^\s\"<>]*|[^/\s\"'<>@]+)(?=@)")
-#: Tokens that are known by their form: Hugging Face, GitHub, GitLab, Slack, AWS, JWT.
+#: Tokens recognised by their form: Hugging Face, GitHub, GitLab, Slack, AWS, JWT.
 _TOKEN = re.compile(
     r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
     r"xox[abeprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]+)"
 )
 _NAMED = r"passw(?:or)?d|pwd|secret|token|(?:api|access|account)[_-]?key|credentials?"
-#: Each with the private part as its one group: `?sig=…`, `Pwd=…` and `'password': '…'`, headers.
+#: In each, the one group is the private part: `?sig=…`, `Pwd=…` and `'password': '…'`, headers.
 _CREDENTIALS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -66,16 +66,16 @@ _CREDENTIALS = tuple(
     )
 )
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?')
-#: What identifies a case or a package, and is no free text: a user may be called jax.
+#: Fields that identify a case or a package and are not free text: a user may be called jax.
 _IDENTIFIER = re.compile(
     r"case|workload|size|backend|cache|cache_kind|kind|status|schema|adapter|program|reference|"
     r"policy|class|steady_class|warm_class|warm_reason|lock|packages|dtype|layout|device|against|"
     r"quantity|verdict"
 )
 _CASE_ID = re.compile(r"[^\s/]+\[[^\]]*\]/[^\s/]+/\w+")
-#: Values of variables that say nothing, though the variable is named like a secret.
+#: Values that are no secret, though the variable is named like one.
 _PLAIN_VALUE = re.compile(r"enabled|disabled|default|always|\d{1,7}|.{0,5}", re.DOTALL)
-#: Names that half of all machines share reveal nothing about anybody.
+#: Names so common that they identify nobody.
 _SHARED_NAME = re.compile(
     r"root|user|admin|ubuntu|debian|runner|nobody|jovyan|vscode|localhost|localdomain|local",
     re.IGNORECASE,
@@ -84,16 +84,16 @@ _SHARED_NAME = re.compile(
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose process this is: what of it must not be read by strangers."""
+    """The private data of the user of this process."""
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # by variable
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    home: str | None = None  # in a place where homes are not, as a rule
+    home: str | None = None  # which `_HOME` may not match
 
     @classmethod
     def of_process(cls) -> Owner:
-        """From the environment and the system, without asking the network."""
+        """From the environment and the system, without network access."""
         import socket
 
         host = socket.gethostname()
@@ -115,14 +115,14 @@ def _account() -> str | None:
 
 
 def _distinct(names: Sequence[str | None]) -> tuple[str, ...]:
-    """The names that may identify somebody, the longest first."""
+    """The names that may identify somebody, longest first."""
     found = {n for n in names if n and len(n) > 1 and not _SHARED_NAME.fullmatch(n)}
     return tuple(sorted(found, key=lambda name: (-len(name), name)))
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """How often something private was replaced in a file."""
+    """How often one kind of private data was replaced in a file."""
 
     kind: Private
     variable: str | None  # whose value it was
@@ -135,11 +135,11 @@ class Redacted:
 
     data: bytes
     found: tuple[Replaced, ...]
-    replacements: int  # as many as a reader can find again: a mark may be replaced in its turn
+    replacements: int  # as many marks as a reader finds: a mark may itself have been replaced
 
 
 def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -> Redacted:
-    """Take private paths, names, passwords and the given texts out of a JSON file."""
+    """Replace private paths, names, passwords and the given texts in a JSON file."""
     counts: Counter[tuple[Private, str | None]] = Counter()
     clean = data
     for text in sorted(texts, key=len, reverse=True):  # a text may contain another
@@ -149,13 +149,13 @@ def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -
     rules = _Rules(owner or Owner(), counts)
     clean = _STRING.sub(rules.string, clean)
     found = tuple(Replaced(*key, times) for key, times in counts.items() if times)
-    return Redacted(clean, found, max(marks(clean) - marks(data), int(clean != data)))
+    return Redacted(clean, found, max(count_marks(clean) - count_marks(data), int(clean != data)))
 
 
 def redact_run(
     files: Mapping[str, bytes], texts: Sequence[str] = (), owner: Owner | None = None
 ) -> dict[str, Redacted]:
-    """The files of a run without private data; `run.json` has the hash of the public samples."""
+    """The redacted files of a run; `run.json` gets the hash of the redacted samples."""
     clean = {name: redact(data, texts, owner) for name, data in files.items()}
     both = files[SAMPLES], clean[SAMPLES].data
     was, public = (hashlib.sha256(data).hexdigest().encode() for data in both)
@@ -163,7 +163,7 @@ def redact_run(
 
 
 class _Rules:
-    """What is replaced in a string, counted by kind."""
+    """Replaces private parts of strings, and counts them by kind."""
 
     def __init__(self, owner: Owner, counts: Counter[tuple[Private, str | None]]) -> None:
         self._counts, self._key = counts, ""
@@ -171,13 +171,13 @@ class _Rules:
         self._rules = [(Private.PASSWORD, _PASSWORD), (Private.CREDENTIAL, _TOKEN)]
         self._rules += [(Private.CREDENTIAL, pattern) for pattern in _CREDENTIALS]
         self._rules += [(Private.HOME, pattern) for pattern in (*own, _HOME)]
-        # A value in a message: as it is, as Python shows it, as an address has it.
+        # A value may occur verbatim, as its repr, or quoted in a URL.
         values = {
             spelling: name
             for name, v in owner.secrets.items()
             for spelling in (v, repr(v)[1:-1], quote(v, safe=""))
         }
-        # The longest first: of a password that begins like another one nothing may be left.
+        # Longest first: if one password begins like another, nothing of it may remain.
         self._values = dict(sorted(values.items(), key=lambda one: -len(one[0])))
         self._names = [
             (kind, re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE))
@@ -186,7 +186,7 @@ class _Rules:
         ]
 
     def string(self, match: re.Match[bytes]) -> bytes:
-        """A string of the file without private things; untouched bytes where there are none."""
+        """The redacted string; the original bytes if nothing is private."""
         colon = match[1] or b""
         spelled = match[0][: len(match[0]) - len(colon)]
         text: str = json.loads(spelled)
@@ -210,12 +210,12 @@ class _Rules:
         return match[0].replace(private, _MARK[kind])
 
 
-def marks(data: bytes) -> int:
+def count_marks(data: bytes) -> int:
     return sum(data.count(mark.encode()) for mark in {*_MARK.values()})
 
 
 def private_part(source: bytes, texts: Sequence[str], owner: Owner) -> str | None:
-    """What of a program must not be published, in words, or None."""
+    """The kind of private data in a program, in words, or None."""
     program = source.decode("utf-8", "surrogateescape")
     if any(text in program for text in texts):
         return "text to be redacted"

@@ -1,4 +1,4 @@
-"""URLs, through fsspec: S3 and what speaks like it, memory, and for reading also HTTP."""
+"""Snapshots at URLs, through fsspec: S3 and compatible stores, memory, and (read-only) HTTP."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from firstlight.snapshot.errors import (
     UnusableSnapshotError,
 )
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
-from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing, require_same
+from firstlight.snapshot.sources import (
+    Item,
+    Reader,
+    Source,
+    missing_file_error,
+    read_whole,
+    require_same,
+)
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _HTTP = {"http", "https"}
-#: They have no folders, and to ask for one could make a bucket that nobody wanted.
+#: These have no folders; creating one could create a bucket.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}
 
 
 def _filesystem_of(url: str) -> tuple[AbstractFileSystem, str]:
-    """(file system, path in it) of a URL; says what to install where a protocol needs more."""
+    """(file system, path in it) of a URL; the error names the package that a protocol needs."""
     import fsspec
 
     try:
-        # Listings are asked for anew: others publish into the same place.
+        # No cached listings: others publish into the same place.
         filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         s3 = url.split("://", 1)[0] in ("s3", "s3a")
@@ -62,7 +69,7 @@ def open_remote(url: str) -> Source:
 
 
 class Files:
-    """A snapshot, or a store of them, as a folder in a file system of fsspec."""
+    """A snapshot, or a store of them, in a folder of an fsspec file system."""
 
     def __init__(self, filesystem: AbstractFileSystem, root: str, name: str) -> None:
         self._filesystem, self._root, self.name = filesystem, root, name
@@ -79,7 +86,7 @@ class Files:
                 with _reaching(name):
                     file = self._filesystem.open(f"{self._root}/{path}", "rb")
                 with file:
-                    yield Item(path, _Distant(file, name))
+                    yield Item(path, _RemoteReader(file, name))
 
     def _names(self) -> list[str]:
         if not self.sees_all:
@@ -98,12 +105,12 @@ class Files:
         with suppress(FileNotFoundError), _reaching(f"{self.name}/{path}"):
             file = self._filesystem.open(f"{self._root}/{path}", "rb")
             with closing(file):
-                return exactly(file, path, max_bytes)
-        raise missing(self.name, path)
+                return read_whole(file, path, max_bytes)
+        raise missing_file_error(self.name, path)
 
 
-class _Distant:
-    """A file far away, whose reading can fail at any moment."""
+class _RemoteReader:
+    """A remote file, whose reads may fail at any time."""
 
     def __init__(self, file: Reader, name: str) -> None:
         self._file, self._name = file, name
@@ -111,7 +118,7 @@ class _Distant:
     def read(self, size: int, /) -> bytes:
         with suppress(FileNotFoundError), _reaching(self._name):
             return self._file.read(size)
-        raise StorageError(f"{self._name}: cannot be read: it is gone.")
+        raise StorageError(f"{self._name}: cannot be read: it no longer exists.")
 
 
 class RemoteStore:
@@ -120,7 +127,7 @@ class RemoteStore:
         self._filesystem, self._root = _filesystem_of(url)
 
     def ids(self) -> list[str]:
-        """Names of the folders that could be snapshots; one that is half written is among them."""
+        """Names of folders that could be snapshots, including half-written ones."""
         found: list[str] = []
         with suppress(FileNotFoundError), _reaching(self.name):
             found = self._filesystem.ls(self._root, detail=False)
@@ -132,7 +139,7 @@ class RemoteStore:
         return Files(self._filesystem, path, f"{self.name}/{snapshot_id}")
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
-        """Write a snapshot, its index last, which makes it one. False: it is there already."""
+        """Write a snapshot, its index last, which completes it. False if it already exists."""
         if _HTTP & _protocols(self._filesystem):
             raise StorageError(
                 f"{self.name}: this place is read-only. Publish to a "
@@ -146,14 +153,14 @@ class RemoteStore:
         return True
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """A file by its name in the store, or None if it is not there or too large."""
+        """A file by its name in the store, or None if it is missing or too large."""
         try:
             return Files(self._filesystem, self._root, self.name).read(name, max_bytes)
         except (ChangedSnapshotError, UnusableSnapshotError):
             return None
 
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
-        """Those of the files that are there, fetched side by side where the protocol can."""
+        """The files that exist, fetched concurrently if the protocol can."""
         if not names:
             return {}
         paths = {self._filesystem._strip_protocol(f"{self._root}/{name}"): name for name in names}
@@ -165,7 +172,7 @@ class RemoteStore:
         }
 
     def write(self, name: str, data: bytes) -> None:
-        """Write or replace a file; a reader sees the old or the new one."""
+        """Write or replace a file; a reader sees either the old or the new one."""
         path = f"{self._root}/{name}"
         try:
             if not _OBJECT_STORES & _protocols(self._filesystem):
@@ -182,8 +189,8 @@ class RemoteStore:
 
 @contextmanager
 def _reaching(name: str) -> Iterator[None]:
-    """Errors of storage libraries have types of their own: an absent file is a
-    `FileNotFoundError`, anything else a `StorageError` with what they say, in short."""
+    """Convert a storage library's own errors: a missing file raises `FileNotFoundError`,
+    anything else a `StorageError` with the library's message, shortened."""
     try:
         yield
     except SnapshotError:
@@ -202,7 +209,7 @@ def _reaching(name: str) -> Iterator[None]:
 
 
 def _is_absence(error: Exception) -> bool:
-    """Whether a file is not there; over HTTP every trouble comes as that."""
+    """Whether a file is missing; over HTTP, fsspec reports every failure as a missing file."""
     if not isinstance(error, FileNotFoundError):
         return False
     cause = error.__cause__

@@ -1,7 +1,7 @@
-"""Where a snapshot is read from: a directory, an archive, a URL. Nothing is followed or unpacked.
+"""Sources of snapshots: a directory, an archive, a URL. No link is followed, nothing unpacked.
 
-A source gives its files one by one, the index first, or a single one by its name. It hands out only
-plain files: anything else (a link, a pipe) is named as such and left alone.
+A source yields its files one by one, the index first, or reads a single one by name. It opens only
+regular files: anything else (a link, a pipe) is reported and left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from firstlight.snapshot.errors import (
 )
 from firstlight.snapshot.layout import INDEX, LIMITS, is_id, require_safe
 
-#: What opening a link, a folder or a socket where a file should be ends with.
+#: Errors of opening a link, a folder or a socket instead of a file.
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
 
 
@@ -33,7 +33,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Item:
-    """An entry of a snapshot: a file with its content, or what it is instead."""
+    """An entry of a snapshot: a file with its content, or a description of what it is instead."""
 
     path: str
     content: Reader | None
@@ -44,20 +44,20 @@ class Source(Protocol):
     """A place that contains one snapshot."""
 
     name: str
-    sees_all: bool  # whether `walk` would also meet a file that the index does not name
+    sees_all: bool  # whether `walk` also yields files that are not in the index
 
     def named_id(self) -> str | None:
-        """The id that the place claims by its name, or None where it has another name."""
+        """The id that is the name of the place, or None if its name is no id."""
 
     def walk(self) -> Iterator[Item]:
-        """Everything that lies there, the index first; each content is read before the next."""
+        """All entries, the index first; each content must be read before the next item."""
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """One file."""
 
 
-def exactly(content: Reader, path: str, max_bytes: int) -> bytes:
-    """All of a content, refused where it is longer than allowed."""
+def read_whole(content: Reader, path: str, max_bytes: int) -> bytes:
+    """The whole content; raises if it is longer than `max_bytes`."""
     data = read_up_to(content, max_bytes + 1)
     if len(data) > max_bytes:
         raise HostileSnapshotError(f"{path}: more than the limit of {max_bytes} bytes.")
@@ -101,7 +101,7 @@ class Directory:
                 yield Item(path, file)
 
     def _everything(self, folder: Path, prefix: str) -> Iterator[tuple[str, str | None]]:
-        """Names below `folder`; folders are entered only as deep as a snapshot is."""
+        """(path, what it is if not a file) below `folder`, no deeper than a snapshot is."""
         with os.scandir(folder) as found:
             for entry in found:
                 path = prefix + entry.name
@@ -118,7 +118,7 @@ class Directory:
                     yield path, "a folder in a folder in a folder"
 
     def _open(self, path: str) -> IO[bytes]:
-        """The file, reached through real folders only, also if one is replaced meanwhile."""
+        """Open a file through real folders only, even if one is replaced by a link meanwhile."""
         *folders, name = path.split("/")
         # NONBLOCK: opening a named pipe would otherwise wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -133,16 +133,16 @@ class Directory:
             os.close(descriptor)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise HostileSnapshotError(f"{self.name}: {path} is not a plain file.")
+            raise HostileSnapshotError(f"{self.name}: {path} is not a regular file.")
         return open(file, "rb")
 
     def read(self, path: str, max_bytes: int) -> bytes:
         require_safe(path)
         try:
             with self._open(path) as file:
-                return exactly(file, path, max_bytes)
+                return read_whole(file, path, max_bytes)
         except FileNotFoundError:
-            raise missing(self.name, path) from None
+            raise missing_file_error(self.name, path) from None
         except OSError as error:
             raise self._unreadable(path, error) from None
 
@@ -152,8 +152,8 @@ class Directory:
         return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 
-def missing(name: str, path: str) -> SnapshotError:
-    """What is raised for a file that is not there."""
+def missing_file_error(name: str, path: str) -> SnapshotError:
+    """The error for a missing file."""
     if path == INDEX:
         return UnusableSnapshotError(
             f"{name}: no {INDEX}: not a snapshot, or one whose publishing was interrupted."
@@ -162,7 +162,7 @@ def missing(name: str, path: str) -> SnapshotError:
 
 
 def require_same(source: Source, files: Mapping[str, bytes]) -> None:
-    """Refuse a snapshot that is there already, under the same id, and is not these files."""
+    """Refuse an existing snapshot that does not consist of exactly these files."""
     odd = _first_difference(source, files)
     if odd is not None:
         raise StorageError(f"{source.name} exists but is damaged: {odd}. Move it away.")

@@ -1,8 +1,8 @@
-"""How a user names a snapshot or a place for many (a path, an archive, a URL, the beginning of an
-id), and a place that is a directory here.
+"""Locations of snapshots and stores (a path, an archive, a URL, a prefix of an id), and the store
+in a local directory.
 
 PLACE/<id>/…              a snapshot
-PLACE/<id>.tar            its archive, where asked for
+PLACE/<id>.tar            its archive, with --archive
 PLACE/catalogue/…         what `firstlight snapshots` reads; only a cache
 """
 
@@ -25,24 +25,23 @@ from firstlight.snapshot.sources import Directory, Source, require_same
 if TYPE_CHECKING:
     from firstlight.snapshot.remote import RemoteStore
 
-#: So many digits of an id, and it is asked which one is meant.
+#: A prefix of an id that is completed from what the place contains.
 _BEGINNING = re.compile(r"[0-9a-f]{4,63}")
-#: A URL that lacks a slash, which would be the name of a folder here.
+#: A URL that lacks a slash and would otherwise name a local folder.
 _NEARLY_URL = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gc?s|az|abfs|https?|file|memory):)(?!/)", re.IGNORECASE
 )
-#: What is being written has such a name; what a publisher that was killed has left, too.
+#: Prefix of files and folders that are being written, or that a killed publisher left.
 _TEMPORARY = ".publishing-"
-#: Younger ones may be of a living publisher.
+#: Younger ones may belong to a running publisher.
 _LEFT_BEHIND_SECONDS = 24 * 3600
 
 
-#: What publishing and the catalogue read and write.
 Store: TypeAlias = "LocalStore | RemoteStore"
 
 
 def full_location(location: str | Path) -> str:
-    """The location with the beginning of an id, its last part, completed from what lies there."""
+    """The location; if its last part is a prefix of an id, completed from what the place has."""
     text = os.fspath(location)
     folder, slash, name = text.rstrip("/").rpartition("/")
     beginning, dot, ending = name.partition(".")
@@ -129,7 +128,7 @@ class LocalStore:
         return Directory(self.path / snapshot_id)
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
-        """Write into a temporary folder, then rename it. False: it is there, with these bytes."""
+        """Write into a temporary folder, then rename it. False if these bytes already exist."""
         final = self.path / snapshot_id
         if self._has(final, files):
             return False
@@ -151,7 +150,7 @@ class LocalStore:
             os.fsync(descriptor)
             os.close(descriptor)
         except OSError as error:
-            if self._has(final, files):  # somebody else published the same in this moment
+            if self._has(final, files):  # another process has just published the same
                 return False
             raise StorageError(f"{final}: cannot be written: {error.strerror}.") from None
         return True
@@ -175,10 +174,10 @@ class LocalStore:
                     path.unlink()
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """A file by its name in the store, or None if it is not there or too large."""
+        """A file by its name in the store, or None if it is missing, odd or too large."""
         try:
             return Directory(self.path).read(name, max_bytes)
-        except (SnapshotError, FileNotFoundError):  # in a cache, what is odd counts as absent
+        except (SnapshotError, FileNotFoundError):
             return None
 
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
@@ -191,7 +190,7 @@ class LocalStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self.path.resolve()):
-                raise StorageError(f"{path.parent} leads out of {self.path}: nothing was written.")
+                raise StorageError(f"{path.parent} leads out of {self.path}: nothing written.")
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
             try:
                 with open(descriptor, "wb") as file:

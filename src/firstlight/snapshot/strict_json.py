@@ -1,7 +1,7 @@
-"""JSON from strangers, and JSON that has one spelling only.
+"""JSON from strangers, and canonical JSON.
 
-What is read is bounded, and refused where two readers could understand it differently: duplicate
-keys, NaN, numbers beyond a double, half characters, needless depth.
+Input is bounded, and refused where two readers could understand it differently: duplicate keys,
+NaN, numbers beyond a double, lone surrogates, excessive depth.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 T = TypeVar("T")
-#: Plain values in, and out, of `json`.
+#: A JSON object.
 Plain = dict[str, Any]
-#: Nothing that Firstlight writes nests deeper than a dozen levels.
-MAX_LEVELS = 40
-#: Digits of a whole number that is certainly within a double. Nothing that is counted has so many.
+MAX_LEVELS = 40  # of nesting; what Firstlight writes has at most a dozen
+#: An integer of so many digits still fits into a double.
 _MAX_DIGITS = 300
 #: The shipped JSON Schemas, by the name of the file that they describe.
 SCHEMAS = {
@@ -39,13 +38,13 @@ SCHEMAS = {
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of `value`: sorted keys, indent 1, UTF-8, a newline at the end."""
+    """`value` in canonical form: sorted keys, indent 1, UTF-8, a newline at the end."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8") + b"\n"
 
 
 def compact(value: object) -> bytes:
-    """The one spelling of `value` on a single line, without its newline."""
+    """`value` in canonical form on one line, without a newline."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     ).encode("utf-8")
@@ -72,7 +71,7 @@ def parse(data: bytes, name: str, max_bytes: int) -> Any:
 
 
 def parse_object(data: bytes, name: str, max_bytes: int) -> Plain:
-    """The same for a file that must contain an object."""
+    """Like `parse`, for a file that must contain an object."""
     value = parse(data, name, max_bytes)
     if not isinstance(value, dict):
         raise UnusableSnapshotError(f"{name}: expected an object, found {type(value).__name__}.")
@@ -88,7 +87,7 @@ def decoded(cls: type[T], plain: object, where: str) -> T:
 
 
 def first_error(plain: object, schema: str) -> str | None:
-    """What does not fit a schema, with its place, or None. Needs jsonschema."""
+    """The worst violation of a schema, with its path, or None. Needs jsonschema."""
     from jsonschema.exceptions import best_match
 
     error = best_match(_validator(schema).iter_errors(plain))
@@ -118,18 +117,18 @@ def _no_constant(name: str) -> float:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:30]} is beyond every number")
+        raise ValueError(f"{text[:30]} is too large for a number")
     return value
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MAX_DIGITS:  # such a number would overflow wherever it meets a float
-        raise ValueError(f"{text[:30]}… is beyond every number")
+    if len(text) > _MAX_DIGITS:  # it would overflow in arithmetic with floats
+        raise ValueError(f"{text[:30]}… is too large for a number")
     return int(text)
 
 
 def _require_plain(value: object) -> None:
-    """Bounded depth and whole characters, found without recursion."""
+    """Refuse excessive depth and lone surrogates, without recursion."""
     layer, levels = [value], 0
     while layer:
         levels += 1
@@ -142,5 +141,5 @@ def _require_plain(value: object) -> None:
             elif isinstance(item, list):
                 below += item
             elif isinstance(item, str) and not item.isascii():
-                item.encode("utf-8")  # half a character raises a ValueError
+                item.encode("utf-8")  # a lone surrogate raises a ValueError
         layer = below

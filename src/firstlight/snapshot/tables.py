@@ -1,4 +1,4 @@
-"""The numbers of a snapshot for others: tables for a spreadsheet, distributions for a program."""
+"""A snapshot's numbers as tables (CSV) and distributions (JSON)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _case(samples: Sequence[Sample]) -> Plain:
             phase: _spread([c.phases_seconds.get(phase) for c in cold]) for phase in PHASES
         },
         "unattributed_seconds": _spread([c.unattributed_seconds for c in cold]),
-        # The process is the unit: quantiles of the calls within each, then the medians of all.
+        # The process is the unit: quantiles of calls within each, then the medians of processes.
         "warm_call_seconds": [
             {"calls": len(w.call_seconds), "quantiles": _quantiles(w.call_seconds)} for w in warm
         ],
@@ -92,7 +92,7 @@ def _case(samples: Sequence[Sample]) -> Plain:
 
 
 def _spread(values: Sequence[float | None]) -> Plain | None:
-    """Values in order with their quantiles; None where the phase does not exist."""
+    """Values in order with their quantiles; None for a phase that does not exist."""
     known = [v for v in values if v is not None]
     if not known:
         return None

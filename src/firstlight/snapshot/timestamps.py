@@ -1,14 +1,14 @@
-"""RFC 3161 tokens: somebody with a clock says that a file existed at a time. Verified offline.
+"""RFC 3161 tokens: an authority states that a file existed at a time. Verified offline.
 
     TimeStampResp ─ ContentInfo ─ SignedData ─┬─ TSTInfo: hash of the file, time
                                               ├─ certificates
                                               └─ SignerInfo: attributes, signature
 
-The token is that of `openssl ts -query -data index.json -sha256 -cert`, answered by any authority.
-What is checked: that it is over this file; that the signature is over this TSTInfo, by the one
-certificate that the signed attributes name; that it is a certificate for time stamps, valid then.
-Whether its issuer is one that the user trusts is said beside it. Parsing is strict DER; the
-arithmetic and the certificates are those of `cryptography`.
+The token is any authority's response to `openssl ts -query -data index.json -sha256 -cert`. The
+checks: it is over this file; the signature is over this TSTInfo, by the one certificate that the
+signed attributes name; the certificate is for time stamps, and was valid then. Whether the user
+trusts its issuer is reported separately. Parsing is strict DER; signatures and certificates are
+checked with `cryptography`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _MAX_CHAIN = 5
 
 @dataclass(frozen=True)
 class Token:
-    """A token that is over the file it was read for, and rightly signed."""
+    """A valid token for the file it was read with."""
 
     time: datetime
     authority: str  # the name in the certificate that signed it
-    chain: tuple[Certificate, ...]  # what signed it, then its issuers as far as they are there
+    chain: tuple[Certificate, ...]  # the signer, then its issuers as far as the token has them
 
     def is_vouched_for(self, anchor: Certificate) -> bool:
-        """Whether a certificate that the user trusts is in the chain, or issued the end of it."""
+        """Whether `anchor` is in the chain or issued its last certificate."""
         issued = _valid_at(anchor, self.time) and _is_issued_by(self.chain[-1], anchor)
         return anchor in self.chain or issued
 
@@ -77,22 +77,22 @@ class _Node:
             node, rest = _first(rest)
             yield node
 
-    def parts(self, least: int, tag: int = _SEQUENCE) -> list[_Node]:
-        """The elements of a sequence or set that has so many at least."""
+    def parts(self, min_count: int, tag: int = _SEQUENCE) -> list[_Node]:
+        """The elements of a sequence or set, at least `min_count`."""
         found = list(self) if self.tag == tag else []
-        if len(found) < least:
+        if len(found) < min_count:
             raise TimestampError("not an RFC 3161 token: unexpected structure.")
         return found
 
     def oid(self) -> str:
-        """An object identifier, as the hexadecimal digits of its encoding."""
+        """An object identifier: the hexadecimal digits of its encoding."""
         if self.tag != _OID:
             raise TimestampError("not an RFC 3161 token: an object identifier is missing.")
         return self.value.hex()
 
 
 def _first(data: bytes) -> tuple[_Node, bytes]:
-    """The first element, and what follows it; a length has one spelling."""
+    """(first element, rest); refuses a length in non-canonical encoding."""
     size, start = (data[1], 2) if len(data) > 1 else (0, 0)
     if size > 0x80:
         start = 2 + size - 0x80
@@ -107,14 +107,15 @@ def _first(data: bytes) -> tuple[_Node, bytes]:
 
 
 def read_token(data: bytes, subject: bytes) -> Token:
-    """The token in a response or as it is; raises `TimestampError` unless it is over `subject`."""
+    """Parse a token, or a response that contains one; raises `TimestampError` unless it is valid
+    for `subject`."""
     if len(data) > MAX_BYTES:
         raise TimestampError(f"more than {MAX_BYTES} bytes: not an RFC 3161 token.")
     odd = (UnsupportedAlgorithm, InvalidVersion, StopIteration, IndexError, TypeError, ValueError)
     try:
         return _read(data, subject)
     except odd as error:
-        # A stranger's bytes: what is not where it should be may fail in many ways.
+        # A stranger's bytes may break the parsing in many ways.
         raise TimestampError(f"not a readable RFC 3161 token ({error!r:.100}).") from None
 
 
@@ -165,7 +166,7 @@ def _hash_of(algorithm: _Node) -> str:
 
 
 def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Certificate:
-    """The certificate that has signed the attributes of `info`."""
+    """The certificate that signed the attributes of `info`."""
     _, _, hashing, attributes, _, signature = node.parts(6)[:6]
     algorithm = _hash_of(hashing)
     if attributes.tag != 0xA0:
@@ -182,7 +183,7 @@ def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Ce
     hashing_name, wanted = _named_certificate(found)
     for certificate in certificates:
         if hashlib.new(hashing_name, certificate.public_bytes(Encoding.DER)).digest() == wanted:
-            # In the message the attributes have a tag of their own; what is signed is a set.
+            # The message tags the attributes differently; the signature is over them as a set.
             signed = bytes([_SET]) + attributes.whole[1:]
             _require_signature(certificate, signature.value, signed, algorithm)
             return certificate
@@ -219,7 +220,7 @@ def _require_signature(certificate: Certificate, signature: bytes, data: bytes, 
 def _chain(
     signer: Certificate, certificates: Sequence[Certificate], time: datetime
 ) -> tuple[Certificate, ...]:
-    """The signer and its issuers, as far as they are in the token; each was valid at the time."""
+    """The signer and its issuers, as far as the token has them; each was valid at `time`."""
     try:
         usage = signer.extensions.get_extension_for_class(ExtendedKeyUsage)
     except (ExtensionNotFound, ValueError):

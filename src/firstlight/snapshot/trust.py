@@ -1,4 +1,4 @@
-"""Whose signatures this user trusts: a folder with one public key a file."""
+"""The keys that this user trusts: a folder with one public key per file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_LETTERS = 80
 _MARKS = " ._@+-'"
-#: What looks like a Latin letter, and which.
+#: Characters that look like Latin letters, and the letters.
 _CONFUSABLE = str.maketrans(
     "АВЕЅІЈКМНОРСТУХҮԚԜаеѕіјорсухһԁԛԝвкмнтгпьӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧαικνορτυχγ01|ıłøđℓ",
     "ABESIJKMHOPCTYXYQWaesijopcyxhdqwbkmhtrnblABEZHIKMNOPTYXaikvoptuxyollilodl",
@@ -28,20 +28,20 @@ _CONFUSABLE = str.maketrans(
 
 
 def config_folder() -> Path:
-    """Where a user's settings live: $XDG_CONFIG_HOME/firstlight, or ~/.config/firstlight."""
+    """The folder of a user's settings: $XDG_CONFIG_HOME/firstlight, or ~/.config/firstlight."""
     base = os.environ.get("XDG_CONFIG_HOME")
-    # The specification says that a relative path is to be ignored.
+    # The specification requires that a relative path is ignored.
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".config"
     return root / "firstlight"
 
 
 def default_private_key() -> Path:
-    """Where `firstlight keys generate` puts a key by default."""
+    """The default path of `firstlight keys generate`."""
     return config_folder() / "signing-key.pem"
 
 
 class Standing(StrEnum):
-    """What a signature by a key that the user knows is worth."""
+    """What a signature by a known key is worth."""
 
     TRUSTED = "trusted"
     EXPIRED = "expired"
@@ -50,7 +50,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Trusted:
-    """A key that the user trusts, or has trusted; both days are the first on which it is not."""
+    """A key that the user trusts or has trusted; from each of the two days on, it is not."""
 
     key: PublicKey
     name: str
@@ -58,7 +58,7 @@ class Trusted:
     revoked: date | None = None
 
     def standing(self, proven: datetime | None, now: datetime) -> Standing:
-        """Of a signature made at `proven`, the one time that a thief cannot backdate, or `now`."""
+        """The standing of a signature made at `proven`, which a thief cannot backdate, or `now`."""
         if self.revoked and (proven is None or proven.date() >= self.revoked):
             return Standing.REVOKED
         if self.until and (proven or now).date() >= self.until:
@@ -70,8 +70,8 @@ class Trusted:
 class TrustedKeys:
     """The keys in `folder`, each in a file named by its id: base64, a space, a name.
 
-    Lines `until DAY` and `revoked DAY` may follow. Certificates of authorities for time stamps lie
-    beside the keys, in PEM, with the name before.
+    Lines `until DAY` and `revoked DAY` may follow. Certificates of time-stamping authorities are
+    in the same folder: a line with the name, then PEM.
     """
 
     folder: Path
@@ -82,11 +82,11 @@ class TrustedKeys:
 
     @classmethod
     def for_programs(cls) -> TrustedKeys:
-        """Keys whose compiled programs run with this user's rights: no other trust includes it."""
+        """Keys whose compiled programs run with this user's rights; trusted separately."""
         return cls(config_folder() / "trusted-program-keys")
 
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
-        """Trust `key`, unless it was revoked: whoever stole it may ask for just that."""
+        """Trust `key`; refused if it was revoked, since a thief may ask for just that."""
         known = self.known(key)
         if known is not None and known.revoked is not None:
             raise KeyFileError(
@@ -97,11 +97,11 @@ class TrustedKeys:
         self._write_key(Trusted(key, require_name(name), until))
 
     def revoke(self, beginning: str, since: date) -> Trusted:
-        """Trust a key for nothing that is not proven to be older than the day `since`."""
+        """Trust a key only for what is proven to be older than the day `since`."""
         found = self.all().get(self.full_id(beginning))
         if found is None:
             raise KeyFileError(
-                f"{beginning[:60]}: an authority for time stamps, not a key. Remove it with: "
+                f"{beginning[:60]}: a time-stamping authority, not a key. Remove it with: "
                 f"firstlight keys forget {beginning[:60]}"
             )
         revoked = replace(found, revoked=since)
@@ -119,14 +119,14 @@ class TrustedKeys:
         write_text(self.folder / name, text)
 
     def remove(self, beginning: str) -> str:
-        """Trust a key or an authority no longer; returns its id, which `beginning` identifies."""
+        """Forget a key or an authority by a prefix of its id; returns the id."""
         key_id = self.full_id(beginning)
         for ending in (".pub", ".pem"):
             (self.folder / f"{key_id}{ending}").unlink(missing_ok=True)
         return key_id
 
     def full_id(self, beginning: str) -> str:
-        """The one trusted key or authority whose id begins like this."""
+        """The id of the one trusted key or authority that begins like this."""
         known = {*self.all(), *self.authorities()}
         found = [key_id for key_id in known if beginning and key_id.startswith(beginning)]
         if len(found) != 1:
@@ -135,7 +135,7 @@ class TrustedKeys:
         return found[0]
 
     def all(self) -> dict[str, Trusted]:
-        """By id; a file that is not what its name says is an error, not skipped."""
+        """{id: key}; raises for a file whose content does not match its name."""
         found = {}
         for path, text in self._files(".pub"):
             first, *rest = text.rstrip("\n").split("\n")
@@ -160,14 +160,14 @@ class TrustedKeys:
                 raise KeyFileError(f"{path}: contains no text, so no key. Remove it.") from None
 
     def add_authority(self, pem: bytes, name: str) -> str:
-        """Trust the clock of whoever has this certificate, or issues others; returns its id."""
+        """Trust the time stamps of this certificate and of those it issues; returns its id."""
         certificate_id, _ = _certificate(pem)
         text = f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
         self._write(f"{certificate_id}.pem", text)
         return certificate_id
 
     def authorities(self) -> dict[str, tuple[Certificate, str]]:
-        """{id: (certificate, name)} of those whose time stamps are trusted."""
+        """{id: (certificate, name)} of the trusted time-stamping authorities."""
         found = {}
         for path, text in self._files(".pem"):
             name, _, pem = text.partition("\n")
@@ -178,7 +178,7 @@ class TrustedKeys:
         return found
 
     def others_named(self, key: PublicKey, name: str) -> dict[str, str]:
-        """{id: name} of other keys whose name looks the same, in whatever letters."""
+        """{id: name} of other keys whose names look the same."""
         others = {key_id: other for key_id, other in self.all().items() if other.key != key}
         looks = skeleton(name)
         return {key_id: o.name for key_id, o in others.items() if skeleton(o.name) == looks}
@@ -188,15 +188,15 @@ class TrustedKeys:
         return found if found is not None and found.key == key else None
 
     def name_of(self, key: PublicKey) -> str | None:
-        """What the user calls this key, if it is trusted today."""
+        """The user's name for this key, if it is trusted today."""
         known = self.known(key)
         trusts = known is not None and known.standing(None, datetime.now(UTC)) is Standing.TRUSTED
         return known.name if known is not None and trusts else None
 
 
 def require_name(name: str) -> str:
-    """The name of a key in its one spelling; refused if it has letters that cannot be seen."""
-    name = unicodedata.normalize("NFC", name)  # ü has one spelling
+    """The name of a key, normalised; refused if it has invisible characters."""
+    name = unicodedata.normalize("NFC", name)  # ü may be one character or two
     visible = all(c.isalnum() or c in _MARKS for c in name)
     if not visible or not name[:1].isalnum() or len(name) > _MAX_LETTERS:
         raise KeyFileError(
@@ -207,7 +207,7 @@ def require_name(name: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """What a name looks like, without accents, case and order: equal for names that look alike."""
+    """A key that is equal for names that look alike: without accents, case and word order."""
     plain = unicodedata.normalize("NFKD", name).translate(_CONFUSABLE).casefold()
     plain = "".join(c for c in plain if not unicodedata.combining(c)).translate(_CONFUSABLE)
     plain = plain.replace("rn", "m").replace("vv", "w").replace("i", "l")  # I and l are one stroke
@@ -216,7 +216,7 @@ def skeleton(name: str) -> str:
 
 
 def _certificate(pem: bytes) -> tuple[str, Certificate]:
-    """(id, certificate)."""
+    """(id, certificate) from PEM."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.x509 import load_pem_x509_certificate
 

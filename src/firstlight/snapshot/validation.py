@@ -1,5 +1,5 @@
-"""The correctness gate, the proof of the label, and how steady a case was: as data
-(`validation_report.json`) and for a person (`validation.html`: one file, no network, no script).
+"""Correctness, proof of the cache label and stability of every case: as data
+(`validation_report.json`) and as a page (`validation.html`: one file, no network, no script).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from firstlight.snapshot.plausibility import unproven_labels
 from firstlight.snapshot.strict_json import Plain
 from firstlight.snapshot.tables import quantile
 
-#: In the order in which they are asked.
+#: The gates in order; the words are part of validation_report.json.
 _GATES = {
     "protocol": "a protocol was recorded",
     "correct": "every process agreed with the reference within the tolerance",
@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 def validation_report(runs: Sequence[RawRun]) -> Plain:
-    """Every case with its gates; what a case did not pass, it says why."""
+    """Every case with its gates, and why it failed one."""
     cases = [_case(raw, case) for raw in runs for case in raw.run.cases]
     return {
         "schema": "firstlight.snapshot.validation",
@@ -103,7 +103,7 @@ def _stability(case: CaseSummary, times: Sequence[Sample]) -> Plain:
 
 
 def validation_html(report: Plain, manifest: Plain) -> bytes:
-    """The page: what was asked of every case, and what it answered."""
+    """The page: the gates, and the result of every case."""
     title = str(manifest["publication"]["title"])
     passed, skipped = report["cases_passed"], report["cases_skipped"]
     asked = report["cases_total"] - skipped
@@ -144,8 +144,8 @@ def _trouble(case: Plain) -> str:
 
 
 @dataclass(frozen=True)
-class CaseWords:
-    """A case of the report in words; plain text."""
+class CaseText:
+    """A case of the report as plain text."""
 
     verdict: str
     error: str
@@ -156,7 +156,7 @@ class CaseWords:
     warm_class: str
 
     @classmethod
-    def of(cls, case: JsonObject) -> CaseWords:
+    def of(cls, case: JsonObject) -> CaseText:
         correct, steady, cache = case["correctness"], case["stability"], case["cache"]
         failed = [name for name, good in case["gates"].items() if not good]
         status = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
@@ -177,7 +177,7 @@ def _share(value: float | None) -> str:
 
 
 def _row(case: Plain) -> str:
-    words, correct = CaseWords.of(case), case["correctness"]
+    words, correct = CaseText.of(case), case["correctness"]
     cells = (
         *(words.error, words.tolerance, _share(correct["delta_to_tolerance"]), words.label),
         *(words.processes, words.spread, words.warm_class, correct["reference"] or ABSENT),

@@ -1,4 +1,4 @@
-"""The result of verifying a snapshot: what holds, what does not, and what was not checked."""
+"""The result of verifying a snapshot: what holds, what does not, what was not checked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-#: At most so many findings of one kind are listed, and how many more there are.
-_MAX_FINDINGS = 20
+_MAX_FINDINGS = 20  # listed per check; the others are counted
 
 
 class Outcome(StrEnum):
-    """That the files are valid says nothing about how good the numbers are."""
+    """Whether the files are valid; it says nothing about the quality of the numbers."""
 
     VALID = "valid"
     PARTLY_CHECKED = "valid as far as checked"
@@ -22,7 +21,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be."""
+    """Something that is wrong."""
 
     check: str  # identity, files, time, signature, schemas, samples, labels, derived
     message: str
@@ -33,15 +32,15 @@ class Verification:
     location: str
     id: str
     signature: str  # trusted, expired, revoked, valid (key not known), none, bad, not checked
-    signer: str | None  # id of the key, where the signature is good
-    signer_name: str | None  # what this user calls it, where it is trusted
+    signer: str | None  # id of the key, if the signature is valid
+    signer_name: str | None  # the user's name for the key, if it is trusted
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
-    not_checked: tuple[str, ...]  # what cannot be known from these files
-    skipped: tuple[str, ...] = ()  # what could be, and was not checked here
-    unchecked_files: tuple[str, ...] = ()  # of which only the hash was checked
+    not_checked: tuple[str, ...]  # what these files cannot show
+    skipped: tuple[str, ...] = ()  # what could be checked, but not here
+    unchecked_files: tuple[str, ...] = ()  # files of which only the hash was checked
     loads: tuple[str, ...] = ()  # runs that other programs disturbed, in words
-    proven_time: str | None = None  # by when it existed, by an authority that this user trusts
+    proven_time: str | None = None  # when it existed, according to a trusted authority
 
     @property
     def outcome(self) -> Outcome:
@@ -51,17 +50,17 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """0 everything was checked and holds, 1 something does not, 3 not all could be checked."""
+        """0: everything was checked and holds; 1: something does not; 3: something was skipped."""
         return {Outcome.VALID: 0, Outcome.NOT_VALID: 1, Outcome.PARTLY_CHECKED: 3}[self.outcome]
 
 
 @dataclass
 class Record:
-    """What is noted while a snapshot is verified."""
+    """Collects results while a snapshot is verified."""
 
     checked: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    not_checked: dict[str, None] = field(default_factory=dict)  # each said once, in order
+    not_checked: dict[str, None] = field(default_factory=dict)  # an ordered set
     skipped: dict[str, None] = field(default_factory=dict)
     unchecked_files: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
@@ -77,16 +76,16 @@ class Record:
         return not any(finding.check == check for finding in self.findings)
 
     def passed(self, check: str, message: str) -> None:
-        """Note what holds, unless something of this check does not."""
+        """Note what holds, unless this check has a finding."""
         if self.holds(check):
             self.checked.append(message)
 
     def unknown(self, message: str) -> None:
-        """Something that these files cannot show."""
+        """Note what these files cannot show."""
         self.not_checked[message] = None
 
     def skip(self, message: str, files: Sequence[str] = ()) -> None:
-        """Something that could be checked, and is not here."""
+        """Note what could be checked, but not here."""
         self.skipped[message] = None
         self.unchecked_files += files
 

@@ -1,5 +1,4 @@
-"""Is a snapshot what it says it is? What holds, what does not, what was skipped, and what no file
-can show.
+"""Verifies a snapshot: what holds, what does not, what was skipped, and what no file can show.
 
 index ──▶ every file's hash ──▶ signature ──▶ schemas ──▶ runs follow from samples ──▶ the rest
                                                           follows from the runs
@@ -22,8 +21,7 @@ from firstlight.snapshot.layout import (
     INDEX,
     LIMITS,
     MANIFEST,
-    PLAN,
-    RUN,
+    RAW_FILES,
     SAMPLES,
     SIGNATURE,
     VALIDATION,
@@ -33,7 +31,7 @@ from firstlight.snapshot.layout import (
     require_expected,
 )
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing
+from firstlight.snapshot.sources import Item, Reader, Source, missing_file_error, read_whole
 from firstlight.snapshot.storage import open_source
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
@@ -46,9 +44,11 @@ def verify(
     timestamp: bytes | None = None,
     now: datetime | None = None,
 ) -> Verification:
-    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper,
-    or its first 16 digits or more. `timestamp` is an RFC 3161 token over its index; without, the
-    file `ID.tsr` beside the snapshot counts. `now` is when keys must not have expired.
+    """Check the snapshot at `location`.
+
+    `expected_id` is the id, or at least its first 16 digits, from elsewhere, such as a paper.
+    `timestamp` is an RFC 3161 token over the index (default: the file `ID.tsr` beside the
+    snapshot). `now` is when keys must not have expired.
 
     Raises `UnusableSnapshotError` if it is not a snapshot, is too new, or contains what none may.
     """
@@ -73,32 +73,35 @@ def verify(
     if record.signature != Standing.TRUSTED:
         note_lookalikes(kept.get(MANIFEST), trusted, record)
     if record.holds("files"):
-        # Imported here: re-making the contents loads the report, of which hashes need nothing.
+        # Imported here because it loads the report, which is not needed to check hashes.
         from firstlight.snapshot.consistency import check_contents
 
         check_contents(index, data, kept, record)
     else:
-        record.skip("the contents of the files: they are not those in the index")
+        record.skip("the contents of the files: they do not match the index")
     return record.result(source.name, id_of(data))
 
 
 def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
-    """What would be found in a snapshot of runs that are true; `files` has its index too."""
+    """What `verify` would find in a new snapshot of runs that were already checked.
+
+    `files` includes the index.
+    """
     from firstlight.snapshot.consistency import check_contents
 
     record, index = Record(), parse_index(files[INDEX])
     _require_sizes(index)
     kept = {path: content for path, content in files.items() if _is_read(path)}
-    check_contents(index, files[INDEX], kept, record, judged=True)
+    check_contents(index, files[INDEX], kept, record, is_plausible=True)
     return record.findings
 
 
 def _index_bytes(source: Source, item: Item | None) -> bytes:
     if item is None or item.path != INDEX:
-        raise missing(source.name, INDEX)
+        raise missing_file_error(source.name, INDEX)
     if item.content is None:
         raise UnusableSnapshotError(f"{source.name}: {INDEX} is {item.odd}.")
-    return exactly(item.content, INDEX, LIMITS.index_bytes)
+    return read_whole(item.content, INDEX, LIMITS.index_bytes)
 
 
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
@@ -115,14 +118,14 @@ def _check_identity(index: bytes, named: str | None, expected: str | None, recor
 
 
 def _is_read(path: str) -> bool:
-    """Whether the content of the file is looked at, not only its hash."""
+    """Whether the content of the file is checked, not only its hash."""
     if path.startswith("runs/"):
-        return path.rsplit("/", 1)[-1] in (PLAN, SAMPLES, RUN)
+        return path.rsplit("/", 1)[-1] in RAW_FILES
     return path in (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
 def _require_sizes(index: Index) -> None:
-    """What is read whole must fit, by what the index says, before a byte of it is read."""
+    """Refuse, before reading them, files that the index lists as too large to read whole."""
     samples = 0
     for path, entry in index.files.items():
         if _is_read(path) and path.endswith(f"/{SAMPLES}"):
@@ -136,14 +139,14 @@ def _require_sizes(index: Index) -> None:
 def _check_files(
     source: Source, items: Iterator[Item], index: Index, record: Record
 ) -> dict[str, bytes]:
-    """Hash every file; what later checks read is returned, the signature too."""
+    """Hash every file; returns the contents that later checks need, including the signature."""
     _require_sizes(index)
     kept: dict[str, bytes] = {}
     missing = dict(index.files)
-    folders: Collection[str] = ()  # those of the manifest, which comes before the runs
+    folders: Collection[str] = ()  # of the manifest, which comes before the runs
     for item in items:
         if item.path == SIGNATURE and item.content is not None:
-            kept[SIGNATURE] = exactly(item.content, SIGNATURE, 1 << 14)
+            kept[SIGNATURE] = read_whole(item.content, SIGNATURE, 1 << 14)
             continue
         entry = missing.pop(item.path, None)
         if item.content is None:
@@ -164,16 +167,16 @@ def _check_files(
     for path in missing:
         record.find("files", f"{path} is missing")
     if isinstance(source, Archive):
-        record.passed("files", "the archive is that of this snapshot, byte by byte")
+        record.passed("files", "the archive is exactly that of this snapshot")
     if not source.sees_all:
         record.unknown("whether there are further files: this place cannot be listed")
     total = sum(entry.bytes for entry in index.files.values())
-    record.passed("files", f"{len(index.files)} files, {total} bytes, have the hash of the index")
+    record.passed("files", f"{len(index.files)} files, {total} bytes, match their hashes")
     return kept
 
 
 def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | None]:
-    """(bytes, SHA-256, content where kept); reads at most one byte more than expected."""
+    """(bytes, SHA-256, content if `keep`); reads at most one byte more than `size`."""
     digest, seen, whole = hashlib.sha256(), 0, io.BytesIO()
     while seen <= size and (part := content.read(min(1 << 20, size + 1 - seen))):
         digest.update(part)

@@ -1,1 +1,1 @@
-"""Small programs that fail on purpose, each in one way, and do not once they are mended."""
+"""Small programs that each fail in one way, unless options fix them."""

@@ -1,4 +1,4 @@
-"""Works without fault, on whatever platform JAX has found."""
+"""Computes without errors on the platform that JAX has found."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Keeps the results of all steps, or of the last --keep."""
+"""Keeps the results of all steps, or only the last --keep ones."""
 
 import argparse
 import time

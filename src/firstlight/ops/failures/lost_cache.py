@@ -1,7 +1,7 @@
-"""Compiles the same programs round after round, because what was compiled does not stay.
+"""Compiles the same programs in every round, because its cache is emptied.
 
---sweep DIR   somebody empties the folder of the cache after every round
---workers N   so many processes do the same at once, each with a cache of its own in --apart DIR
+--sweep DIR   empty this cache folder after every round
+--workers N   run N processes at once; with --apart DIR, each has its own cache there
 """
 
 import argparse
@@ -51,7 +51,7 @@ def start_workers() -> None:
             environment["FIRSTLIGHT_CACHE_DIR"] = folder
             own = ["--sweep", folder]
         workers.append(subprocess.Popen([*command, *own], env=environment))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that none is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally`: no worker survives
     try:
         for worker in workers:
             worker.wait()

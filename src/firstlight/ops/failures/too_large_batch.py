@@ -1,4 +1,4 @@
-"""Asks the device for more memory than it has, unless --batch is small."""
+"""Requests more memory than the device has, unless --batch is small."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""A canary: the same batch again and again, with a key of the clock, or with --seed."""
+"""A canary: the same batch in every step, with a random key from the clock or from --seed."""
 
 import argparse
 import time

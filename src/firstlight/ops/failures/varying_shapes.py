@@ -1,4 +1,4 @@
-"""Calls a function with arrays of ever new lengths; with --pad, of one."""
+"""Calls a function with arrays of ever new lengths, or with --pad of one length."""
 
 import argparse
 import time

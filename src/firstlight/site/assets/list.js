@@ -1,11 +1,11 @@
-// Searching and sorting. The first page has fifty rows in its markup; the rest is fetched when asked
-// for. The list of trends is whole in its markup, and is only filtered.
+// Searching and sorting. The list of snapshots has fifty rows in its markup and fetches the rest when
+// needed. The list of trends is complete in its markup and is only filtered.
 (() => {
 "use strict";
 
 const when = (moment) => moment.slice(0, 16).replace("T", " ");
 
-// element("td", {class: "known"}, "text", otherElement): text is text, whatever it holds.
+// element("td", {class: "known"}, "text", otherElement): strings become text, never markup.
 const element = (name, attributes, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes ?? {}))
@@ -16,7 +16,7 @@ const element = (name, attributes, ...children) => {
 
 const load = async (path) => {
   const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${path}: the server says ${answer.status}`);
+  if (!answer.ok) throw new Error(`${path}: the server answered ${answer.status}`);
   return answer.json();
 };
 
@@ -30,13 +30,13 @@ const box = document.getElementById("search");
 const found = document.getElementById("found");
 const table = document.getElementById("snapshots");
 
-const tell = (text) => {
+const showStatus = (text) => {
   found.hidden = text === "";
   found.textContent = text;
 };
 
 const FROM_FILE = "Opened from a file: only the rows on this page can be searched and sorted. " +
-  "A web server has all of them: python -m http.server";
+  "For all of them, use a web server: python -m http.server";
 
 const row = (entry) => element("tr", null,
   element("td", null, when(entry.measured)),
@@ -63,15 +63,15 @@ const VALUES = {
 const snapshots = () => {
   const more = document.getElementById("more");
   const body = table.tBodies[0];
-  let entries = null, names = null, about = null, shown = body.rows.length;
-  let key = "measured", turn = -1;
+  let entries = null, shown = body.rows.length;
+  let key = "measured", direction = -1;
 
   const fetchAll = async () => {
     if (entries) return;
-    about = await load("data/site.json");
+    const about = await load("data/site.json");
     const pieces = Array.from({ length: about.pieces }, (_, i) =>
       load(`data/list-${String(i).padStart(3, "0")}.json`));
-    names = (await load("data/cases.json")).map((name) => name.toLowerCase());
+    const names = (await load("data/cases.json")).map((name) => name.toLowerCase());
     entries = (await Promise.all(pieces)).flat();
     for (const e of entries)
       e.text = [e.title, e.machine, e.versions, e.signature, e.loaded, e.id, e.measured,
@@ -81,18 +81,18 @@ const snapshots = () => {
   const compare = (a, b) => {
     const [x, y] = [VALUES[key](a), VALUES[key](b)];
     const order = typeof x === "number" ? x - y : x < y ? -1 : x > y ? 1 : 0;
-    return turn * (order || (a.id < b.id ? -1 : 1));
+    return direction * (order || (a.id < b.id ? -1 : 1));
   };
 
-  // A page that was opened from a file may not fetch: what is in its markup can be had.
+  // A page opened from a file cannot fetch; it searches the rows in its markup.
   const own = [...body.rows].map((made) => ({ made, text: made.textContent.toLowerCase() }));
   const showOwn = () => {
     const place = Object.keys(VALUES).indexOf(key);
     const value = ({ made }) => made.cells[place]?.textContent ?? "";
     const matches = own.filter((one) => matcher(box.value)(one.text))
-      .sort((a, b) => turn * value(a).localeCompare(value(b), "en", { numeric: true }));
+      .sort((a, b) => direction * value(a).localeCompare(value(b), "en", { numeric: true }));
     body.replaceChildren(...matches.map((one) => one.made));
-    tell(`${matches.length} of the ${own.length} rows on this page. ${FROM_FILE}`);
+    showStatus(`${matches.length} of the ${own.length} rows on this page. ${FROM_FILE}`);
   };
 
   const show = async (rows) => {
@@ -100,14 +100,14 @@ const snapshots = () => {
     try {
       await fetchAll();
     } catch (error) {
-      tell(`The list cannot be loaded (${error.message}). Open this site from a web server.`);
+      showStatus(`The list cannot be loaded (${error.message}). Open this site from a web server.`);
       return;
     }
     const matches = entries.filter((e) => matcher(box.value)(e.text)).sort(compare);
     shown = Math.min(rows, matches.length);
     body.replaceChildren(...matches.slice(0, shown).map(row));
     more.hidden = shown >= matches.length;
-    tell(box.value.trim() ? `${matches.length} of ${entries.length}` : "");
+    showStatus(box.value.trim() ? `${matches.length} of ${entries.length}` : "");
   };
 
   const pageRows = Number(table.dataset.rows);
@@ -118,16 +118,16 @@ const snapshots = () => {
     const button = element("button", { type: "button" }, ...head.childNodes);
     head.replaceChildren(button);
     button.addEventListener("click", () => {
-      turn = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      direction = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       key = head.dataset.key;
       for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
-      head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
+      head.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
       show(Math.max(shown, pageRows));
     });
   }
   if (location.protocol === "file:") {
     more.hidden = true;
-    tell(FROM_FILE);
+    showStatus(FROM_FILE);
   }
   if (box.value) show(pageRows);
 };
@@ -138,7 +138,7 @@ const cases = () => {
     const matches = matcher(box.value);
     for (const one of rows) one.hidden = !matches(one.cells[0].textContent.toLowerCase());
     const left = rows.filter((one) => !one.hidden).length;
-    tell(box.value.trim() ? `${left} of ${rows.length}` : "");
+    showStatus(box.value.trim() ? `${left} of ${rows.length}` : "");
   };
   box.addEventListener("input", filter);
   if (box.value) filter();
