@@ -54,7 +54,7 @@ def record(options: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from firstlight.compare.conditions import machine_class
-    from firstlight.gate.measuring import Pair
+    from firstlight.gate.measuring import PairedMeasurement
     from firstlight.gate.selection import choose
     from firstlight.gate.sides import same_side_twice
     from firstlight.measure.case_selection import SAMPLING
@@ -74,7 +74,7 @@ def record(options: argparse.Namespace) -> None:
     settings = replace(SAMPLING["gate"], seed=int(time.time()))
     with same_side_twice() as pair_of_sides:
         chosen = choose("quick", pair_of_sides, pattern=options.pattern)
-        with Pair(chosen.cases, settings, pair_of_sides, keep) as pair:
+        with PairedMeasurement(chosen.cases, settings, pair_of_sides, keep) as pair:
             pair.prepare(lambda *_: None)
             for number in range(options.rounds):
                 pair.measure(number, number + 1, lambda *_: None)

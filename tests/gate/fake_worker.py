@@ -1,4 +1,4 @@
-"""A worker that takes no time: `spawn` for Runner and Pair, with times that a test decides."""
+"""A worker that takes no time: `spawn` for Runner and PairedMeasurement, with chosen times."""
 
 from __future__ import annotations
 

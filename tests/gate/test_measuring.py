@@ -16,7 +16,7 @@ import pytest
 
 from firstlight.gate.decision import Look, Rules, for_decision
 from firstlight.gate.job import measure_and_judge, with_notes
-from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, paired_rounds
+from firstlight.gate.measuring import PairedCase, PairedMeasurement, complete_rounds, paired_rounds
 from firstlight.gate.planning import looks_for, require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
@@ -77,7 +77,7 @@ def gate(
     kept = Kept()
     chosen = cases or [case()]
     looks = rules.pop("looks", looks_for(0.05, 12))
-    with Pair(chosen, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement(chosen, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         return measure_and_judge(pair, Rules(looks=looks, **rules), kept.read, silent), kept
 
@@ -145,7 +145,7 @@ def test_equations_of_the_check_process_are_gated_under_one_jax_only(
     worker = FakeWorker(times())
     worker.counts = {"base": {"equations": 10}, "head": {"equations": 14}}
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         worker.counts = {}  # timed processes do not count them
         rules = Rules(looks=looks_for(0.05, 12), same_jax=same_jax)
@@ -176,7 +176,7 @@ def test_when_the_control_moves_the_times_prove_nothing() -> None:
         return worker(job, *arguments, python=side, **turn)
 
     kept = Kept()
-    with Pair([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+    with PairedMeasurement([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
         pair.prepare(silent)
         rules = Rules(looks=looks_for(0.05, 12), control=CONTROL)
         report = measure_and_judge(pair, rules, kept.read, silent)
@@ -300,12 +300,12 @@ def test_an_interrupted_repetition_is_taken_up_again() -> None:
     first.interrupt_after = 2 + 4  # both checks, the first round and its first repetition
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     done, second = {side: list(found) for side, found in kept.samples.items()}, FakeWorker(times())
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     head = [s.status for s in kept.samples["head"] if (s.kind, s.index) == ("timed", 0)]
@@ -364,7 +364,9 @@ def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
         return worker(*arguments, **named)
 
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn, clock=lambda: now[0]) as pair:
+    with PairedMeasurement(
+        [case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn, clock=lambda: now[0]
+    ) as pair:
         pair.prepare(silent)  # 20 s; a round takes 20 s more
         report = measure_and_judge(
             pair, Rules(looks=looks_for(0.05, 12)), kept.read, silent, deadline=191.0
@@ -383,7 +385,7 @@ def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     first.interrupt_after = 2 + 7  # both checks, three rounds and a half: that half is lost
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 12, silent)
@@ -391,7 +393,7 @@ def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     assert complete_rounds(kept.samples) == 3
     second = FakeWorker(times())
     done = {side: list(found) for side, found in kept.samples.items()}
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     assert Counter(kind for _, _, kind in second.calls) == {"check": 2, "timed": 24 - 6}
@@ -412,13 +414,13 @@ def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again()
 
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 2, silent)
     assert sum(s.kind == "timed" for found in kept.samples.values() for s in found) == 1
     done, again = {side: list(found) for side, found in kept.samples.items()}, FakeWorker(times())
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, again) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, again) as pair:
         pair.prepare(silent)
         pair.measure(0, 2, silent)
     assert sum(kind == "timed" for _, _, kind in again.calls) == 3
@@ -431,7 +433,7 @@ def test_where_the_first_of_a_pair_never_gets_to_its_turn_the_other_is_measured_
     def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
         return worker(*arguments, **named)  # an instrument that knows nothing of turns
 
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
         pair.prepare(silent)
         pair.measure(0, 3, silent)
     assert complete_rounds(kept.samples) == 3
@@ -450,7 +452,9 @@ def test_order_tells_which_process_of_a_pair_came_first() -> None:
 
 def test_paths_of_this_machine_do_not_get_into_the_samples() -> None:
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=FakeWorker(times())) as pair:
+    with PairedMeasurement(
+        [case()], SETTINGS, SIDES, kept.keepers(), spawn=FakeWorker(times())
+    ) as pair:
         pair.prepare(silent)
         assert pair.modules["head"] == {case().id: {"pkg": "/private/head/pkg.py"}}
     assert "/private/" not in json.dumps(to_json(kept.samples))
@@ -460,7 +464,7 @@ def test_cases_that_are_left_out_are_not_timed() -> None:
     worker = FakeWorker(times())
     kept = Kept()
     cases = [case("matmul"), case("sweep")]
-    with Pair(cases, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement(cases, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         pair.leave_out({cases[1].id})
         pair.measure(0, 2, silent)

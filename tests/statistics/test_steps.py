@@ -58,7 +58,7 @@ def test_one_odd_snapshot_is_no_step() -> None:
 def test_a_step_that_nobody_would_notice_is_none() -> None:
     values = series(np.random.default_rng(4), (1.0, 30), (1.01, 30), noise=0.0005)
     assert find_steps(values) == []
-    assert [s.index for s in find_steps(values, least=0.005)] == [30]
+    assert [s.index for s in find_steps(values, min_step=0.005)] == [30]
 
 
 def test_short_series_have_no_steps_and_constant_ones_neither() -> None:

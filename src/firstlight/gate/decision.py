@@ -26,13 +26,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from firstlight.compare.quantities import GATED, counts_of, decides, in_order, of_pair
+from firstlight.compare.quantities import (
+    GATED,
+    in_display_order,
+    is_decisive,
+    round_times,
+    sample_counts,
+)
 from firstlight.compare.verdicts import (
     MINIMUM_EFFECT,
     RESOLUTION,
     Comparison,
     CountChange,
-    Pair,
+    QuantityPair,
     Rule,
     change,
     compare,
@@ -201,7 +207,7 @@ def decide(
     uneven = [uneven_rounds(*usable[case]).p() for case in shaky]
     adjusted = holm([*uneven, *(p.effect.p for p in own if p.gated)])
     rule = Rule(alpha, rules.minimum_effect, rules.resolution, rules.thresholds)
-    comparisons = compare(own, rule, beside=uneven)
+    comparisons = compare(own, rule, other_p=uneven)
     comparisons += compare([p for p in pairs if p.case == control], rule)
     report = GateReport(
         verdict="pass",
@@ -212,7 +218,7 @@ def decide(
             c
             for case, both in (usable.items() if rules.exact_counts else ())
             for c in count_changes(
-                case, *([counts_of(s) for s in _timed(side).values()] for side in both)
+                case, *([sample_counts(s) for s in _timed(side).values()] for side in both)
             )
         ),
         control=control,
@@ -248,20 +254,20 @@ def _timed(samples: Sequence[Sample]) -> dict[int, Sample]:
     return {index: s for index, s in last.items() if s.status == "ok"}
 
 
-def _pairs(case: str, both: Both, gated: Collection[str]) -> list[Pair]:
+def _pairs(case: str, both: Both, gated: Collection[str]) -> list[QuantityPair]:
     """Every quantity over the rounds that have it on both sides."""
     base, head = map(_timed, both)
     # An interrupted round has one side only.
-    times = [of_pair(base[i], head[i]) for i in sorted(base.keys() & head.keys())]
+    times = [round_times(base[i], head[i]) for i in sorted(base.keys() & head.keys())]
     sides = [[pair[number] for pair in times] for number in (0, 1)]
     pairs = []
-    for name in in_order({q for one, other in times for q in one.keys() & other.keys()}):
+    for name in in_display_order({q for one, other in times for q in one.keys() & other.keys()}):
         values = [(a[name], b[name]) for a, b in times if name in a and name in b]
         one, other = ([pair[number] for pair in values] for number in (0, 1))
-        gate_it = decides(name, sides, gated)
+        gate_it = is_decisive(name, sides, gated)
         apart = spread(one) if gate_it else None
         effect = paired_effect(one, other)
-        pairs.append(Pair(case, name, gate_it and apart is None, one, other, effect, apart))
+        pairs.append(QuantityPair(case, name, gate_it and apart is None, one, other, effect, apart))
     return pairs
 
 

@@ -10,7 +10,7 @@ from firstlight.compare.differences import case_differences, data_differences, i
 from firstlight.gate.breakage import last_attempts
 from firstlight.gate.decision import EXIT_CODES, GateError, GateReport, Rules
 from firstlight.gate.directory import GateDirectory
-from firstlight.gate.measuring import Pair, Watch
+from firstlight.gate.measuring import PairedMeasurement, Watch
 from firstlight.gate.outputs import markdown
 from firstlight.gate.own_code import require_own_code
 from firstlight.gate.planning import Gate
@@ -25,7 +25,9 @@ def carry_out(
     """Measure and decide; everything but explanations is on disk afterwards."""
     pairs = gate.selection.cases
     names = [pair.id for pair in pairs]
-    with Pair(pairs, gate.settings, gate.sides, directory.keepers(), directory.samples()) as pair:
+    with PairedMeasurement(
+        pairs, gate.settings, gate.sides, directory.keepers(), directory.samples()
+    ) as pair:
         pair.prepare(watch)
         require_own_code(gate.sides, pair.modules)
         checked = {side: last_attempts(v) for side, v in directory.samples().items()}
@@ -46,7 +48,7 @@ def carry_out(
 
 
 def measure_and_judge(
-    pair: Pair,
+    pair: PairedMeasurement,
     rules: Rules,
     samples: Callable[[], Samples],
     watch: Watch,

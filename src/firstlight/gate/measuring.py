@@ -59,7 +59,7 @@ class PairJob:
     sides: tuple[str, str] = SIDES
 
 
-class Pair:
+class PairedMeasurement:
     """Measures two sides and hands every sample to its side's `keep` before the next process."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Does a process reach a steady state, and when? Change points instead of "drop the first N".
+"""Whether and when a process reaches a steady state: change points, not "drop the first N".
 
 After Barrett et al., *Virtual Machine Warmup Blows Hot and Cold* (OOPSLA 2017): outliers against a
-rolling window are set aside, change points in mean and variance are those of `change_points` with
-a penalty of 15 ln n, and segments that hardly differ count as one level. Levels are medians: a
-burst of slow calls is a disturbance, not a new state.
+rolling window are set aside, change points in mean and variance have a penalty of 15 ln n, and
+segments that hardly differ count as one level. Levels are medians: a burst of slow calls is a
+disturbance, not a new state.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from firstlight.statistics.change_points import SHORTEST, change_points
+from firstlight.statistics.change_points import MIN_SEGMENT, change_points
 from firstlight.statistics.intervals import median
 
 #: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
 #: what the same samples give. History: 1; 2, a step in the last quarter is not noise.
 METHOD = 2
 
-_WINDOW = 100  # values on each side of the rolling window for outliers
+_WINDOW = 100  # values on each side in the rolling window for outliers
 _STRIDE = 10  # values that share a window
-_AT_ONCE = 1000  # windows whose quantiles are found together
-_MIN_RELATIVE_CHANGE = 0.05  # levels closer than this are one level to a user
-_SHORT_SHARE = 0.05  # of the calls: a disturbance shorter than this does not end a steady state
+_CHUNK = 1000  # windows per pass, to bound memory
+_MIN_RELATIVE_CHANGE = 0.05  # levels closer than this count as one
+_SHORT_SHARE = 0.05  # of the calls: a shorter disturbance does not end a steady state
 
-#: Processes that differ by a larger factor came out at different speeds.
+#: If levels of processes differ by more than this factor, no single number represents them.
 _MAX_SPREAD = 3.0
 
 CLASSES = ("flat", "warmup", "slowdown", "no steady state", "too few calls", "inconsistent")
@@ -37,7 +37,7 @@ CLASSES = ("flat", "warmup", "slowdown", "no steady state", "too few calls", "in
 
 @dataclass(frozen=True)
 class SteadyState:
-    """The class of one process, and where its steady part begins (None without one)."""
+    """The class of one process, and the index at which its steady part begins (None: nowhere)."""
 
     steady_class: str
     begins: int | None
@@ -52,7 +52,7 @@ def classify(seconds: Sequence[float], method: int = METHOD) -> SteadyState:
     `method`: what published summaries were made with.
     """
     values = np.asarray(seconds, dtype=float)
-    if len(values) < 4 * SHORTEST:
+    if len(values) < 4 * MIN_SEGMENT:
         return SteadyState("too few calls", 0)
     kept = np.flatnonzero(~outliers(values))
     series = values[kept]
@@ -87,16 +87,16 @@ def _quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def level(calls: Sequence[float], state: SteadyState) -> float:
-    """Seconds per call in the end: of the steady part, else of the last quarter."""
+    """The median seconds per call of the steady part, or without one of the last quarter."""
     begins = state.begins if state.begins is not None else 3 * len(calls) // 4
     return median(calls[begins:])
 
 
 def spread(levels: Sequence[float]) -> float | None:
-    """How many times as slow the slowest process is, where no median lies in between; else None.
+    """The ratio of the slowest to the fastest process, if no median represents them; else None.
 
-    The middle half spans more than a factor of three. A single odd process moves no median: two
-    speeds do.
+    That is the case if the middle half spans more than a factor of three, as with two groups of
+    processes of different speed. A single odd process does not affect a median.
     """
     ordered = sorted(levels)
     quarter = len(ordered) // 4
@@ -106,20 +106,20 @@ def spread(levels: Sequence[float]) -> float | None:
 
 
 def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Values beyond the rolling median ± 3 (P90 - P10); set aside for change points only.
+    """Values beyond the rolling median ± 3 (P90 - P10); ignored for change points only.
 
-    Blocks of ten values share a window, a hundred values wider on each side than the block.
+    Ten values share a window, which extends a hundred values beyond them on each side.
     """
     n = len(values)
     begins = np.arange(0, n, _STRIDE)
     sizes = np.minimum(begins + _STRIDE + _WINDOW, n) - np.maximum(begins - _WINDOW, 0)
-    # What is not there comes last in every window, behind all that its quantiles are of.
+    # Padding sorts to the end of a window, behind the values that its quantiles are taken of.
     padded = np.full(len(begins) * _STRIDE + 2 * _WINDOW, np.inf)
     padded[_WINDOW : _WINDOW + n] = values
     windows = sliding_window_view(padded, _STRIDE + 2 * _WINDOW)[::_STRIDE]
     found = np.empty((len(begins), _STRIDE), dtype=bool)
-    for first in range(0, len(begins), _AT_ONCE):
-        some = slice(first, first + _AT_ONCE)
+    for first in range(0, len(begins), _CHUNK):
+        some = slice(first, first + _CHUNK)
         ordered = np.sort(windows[some], axis=1)
         low, middle, high = (_quantile(ordered, sizes[some], q) for q in (0.1, 0.5, 0.9))
         blocks = windows[some, _WINDOW : _WINDOW + _STRIDE]
@@ -130,7 +130,7 @@ def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _quantile(
     ordered: NDArray[np.float64], sizes: NDArray[np.int64], share: float
 ) -> NDArray[np.float64]:
-    """Of the first values of each row, as a column; linear between order statistics."""
+    """The quantile of the first `sizes` values of each row, as a column, interpolated linearly."""
     place = share * (sizes - 1)
     below = place.astype(np.int64)
     rows, above = np.arange(len(sizes)), np.minimum(below + 1, sizes - 1)
