@@ -15,13 +15,13 @@ import pytest
 import firstlight
 from firstlight.gate.interpreters import SetupError, interpreter_of
 from firstlight.gate.own_code import WrongCodeError, package_names, require_own_code
-from firstlight.gate.selection import choose
+from firstlight.gate.selection import select_cases
 from firstlight.gate.sides import (
     Side,
     bare_instrument,
+    describe_side,
     from_environments,
     from_revisions,
-    in_words,
     same_side_twice,
 )
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned
@@ -276,7 +276,7 @@ def test_each_side_imports_its_own_checkout_even_if_pythonpath_says_otherwise(
         from_revisions(Path.cwd(), "HEAD~1", "HEAD") as sides,
         pytest.raises(SelectionError, match=r"value1.*any more.*value2.*only head has it"),
     ):
-        choose("bench_it.py", sides)
+        select_cases("bench_it.py", sides)
 
 
 def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> None:
@@ -286,10 +286,10 @@ def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> Non
         from_revisions(Path.cwd(), "HEAD", ".") as sides,
         pytest.raises(SelectionError, match="--bench-from head"),
     ):
-        choose("bench_new.py", sides)
+        select_cases("bench_new.py", sides)
     shared = ("head", Path("bench_new.py"))
     with from_revisions(Path.cwd(), "HEAD", ".", shared_file=shared) as sides:
-        found = choose("bench_new.py", sides)
+        found = select_cases("bench_new.py", sides)
         assert [case.id for case in found.cases] == ["go[default]/python/none"]
         files = {case.on(side).file for case in found.cases for side in ("base", "head")}
         assert len(files) == 2
@@ -308,7 +308,7 @@ def test_a_case_whose_parameters_changed_is_not_compared(git: Git) -> None:
     git("commit", "-qm", "three")
     Path("bench_it.py").write_text(text.replace("NUMBER", "2"))
     with from_revisions(Path.cwd(), "HEAD", ".") as sides:
-        found = choose("bench_it.py", sides)
+        found = select_cases("bench_it.py", sides)
     assert [case.id for case in found.cases] == ["stays[default]/python/none"]
     assert found.incomparable == {
         "go[s]/python/none": "its parameters are not the same on both sides"
@@ -317,7 +317,7 @@ def test_a_case_whose_parameters_changed_is_not_compared(git: Git) -> None:
 
 def test_sides_are_told_in_words(git: Git) -> None:
     with from_revisions(Path.cwd(), "HEAD~1", ".") as sides:
-        base, head = (in_words(side) for side in sides)
+        base, head = (describe_side(side) for side in sides)
     commit = git("rev-parse", "HEAD~1")[:9]
     assert base.startswith(f"HEAD~1 ({commit}), Python 3")
     assert head.startswith("the working tree (on ")
@@ -381,7 +381,7 @@ def test_a_framework_is_looked_for_where_the_side_runs(empty_environment: Path) 
         from_environments(empty_environment, python) as sides,
         pytest.raises(SelectionError, match="numpy is not installed"),
     ):
-        choose("matmul", sides, ("numpy",))
+        select_cases("matmul", sides, ("numpy",))
 
 
 def test_an_environment_without_a_python_is_refused(tmp_path: Path) -> None:
