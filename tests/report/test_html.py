@@ -244,8 +244,8 @@ def test_each_figure_has_its_protocol_beside_it(tree: Node) -> None:
 def test_thinned_calls_are_declared_and_all_drawn_calls_are_not() -> None:
     few = make_run([Plan("w", "s", "numpy", processes=6, calls=50)])
     many = make_run([Plan("w", "s", "numpy", processes=200, calls=700)])
-    assert "Thinned for drawing" not in render(*few)
-    assert "Thinned for drawing: of each process at most 300 calls" in render(*many)
+    assert "calls per process are drawn" not in render(*few)
+    assert "At most 300 calls per process are drawn" in render(*many)
 
 
 def test_a_run_of_a_hundred_cases_stays_under_three_megabytes() -> None:

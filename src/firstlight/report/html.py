@@ -1,7 +1,6 @@
-"""One self-contained HTML page for a run: the answer, the figures, the table, the protocol.
+"""The HTML page of a run: answer, figures, table, protocols.
 
-Works offline and without a script: pictures are SVG made here, and the script only adds filtering,
-sorting and a theme that is remembered.
+Self-contained, and readable without its script, which adds filtering, sorting and a stored theme.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from firstlight.records import JsonObject, Run, Sample
 from firstlight.report import answer, blocks, protocols, table, warm
 from firstlight.report.admission import Workload, admit, flag
 
-#: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
+#: Blocks that are unfolded when the page opens.
 _UNFOLDED = 3
 
 
 def render(run: Run, samples: Sequence[Sample]) -> str:
-    """The page of `run`; `samples` are its processes, of which the timed ones are drawn."""
+    """The page of `run`; `samples` are its processes."""
     workloads = admit(run, samples)
     everything = {name: own for w in workloads for name, own in w.samples.items()}
     points = warm.points_per_process(everything)
@@ -36,8 +35,9 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
         f'<section id="answer"><h2>The answer</h2>{cards}</section>'
         f'<section id="figures" aria-label="Figures">{figures}</section>'
         f'<section id="all-cases"><h2>All cases</h2>{table.table(workloads)}</section>'
-        '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal before two '
-        f"numbers may be compared. What all cases of a workload share is said once.</p>{rules}"
+        '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal for two '
+        "numbers to be comparable. Values shared by all cases of a workload appear once.</p>"
+        f"{rules}"
         f"</section>{_environment(run)}"
         f'<section id="method"><h2>Method</h2><div class="prose">\n{method}</div></section></main>'
     )
@@ -46,7 +46,7 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
 
 
 def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
-    """Title, when, where, with what, and what must be known before any number is read."""
+    """Title, time, machine, software, and warnings."""
     cases = [case for workload in workloads for case in workload.cases]
     troubled = sum(1 for case in cases if flag(case))
     facts = [
@@ -73,7 +73,7 @@ def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
 
 
 def _when(moment: str, since: str = "") -> str:
-    """'2026-03-01 09:15 UTC' from ISO 8601; of the same day only the time."""
+    """'2026-03-01 09:15 UTC' from ISO 8601; only the time if `since` is of the same day."""
     day, _, clock = moment.partition("T")
     if not clock:
         return escape(moment)
@@ -82,13 +82,13 @@ def _when(moment: str, since: str = "") -> str:
 
 
 def _at(facts: JsonObject, group: str, name: str) -> object:
-    """One fact of a group; None where it was not recorded."""
+    """One fact of a group; None if not recorded."""
     found = facts.get(group)
     return found.get(name) if isinstance(found, Mapping) else None
 
 
 def _machine(host: JsonObject) -> str:
-    """CPU, cores, memory, accelerator and operating system: what is known of them."""
+    """CPU, cores, memory, accelerators and operating system, as far as recorded."""
     cores = _at(host, "cpu", "usable_cores") or _at(host, "cpu", "logical_cores")
     memory = host.get("memory_bytes")
     gpus = [str(gpu["name"]) for gpu in host.get("gpus") or ()]
@@ -114,7 +114,7 @@ def _software(run: Run) -> str:
 
 
 def _contents(workloads: Sequence[Workload]) -> str:
-    """Links to every part, and the box that filters cases."""
+    """Links to all parts, and the box that filters cases."""
     places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
     places += [("environment", "Environment"), ("method", "Method")]
     places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
@@ -122,7 +122,7 @@ def _contents(workloads: Sequence[Workload]) -> str:
 
 
 def _environment(run: Run) -> str:
-    """The machine, the harness and the settings, as they were recorded."""
+    """Host, harness and settings, as recorded."""
     parts = {"Host": run.host, "Harness": run.harness, "Settings": run.settings}
     trees = "".join(
         f'<div class="tree"><h3>{name}</h3>{protocols.tree(value)}</div>'

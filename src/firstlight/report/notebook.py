@@ -1,4 +1,4 @@
-"""A run in a notebook: its table and its amortisation curves, in a frame of their own."""
+"""A run in a notebook: its table and amortisation curves in a frame."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from firstlight.report.answer import title_of
 
 _COLUMNS = ("cold", "n", "warm", "class", "break-even")
 _WIDTH = 720.0
-#: Pixels of the frame, because a notebook does not ask how tall its page is: around the table, of
-#: a row, around a figure.
+#: Pixels around the table, of a row, and around a figure: a notebook does not fit the height of a
+#: frame to its content.
 _HEAD, _ROW, _FIGURE = 150, 36, 70
 
 
 def run_html(run: Run, samples: Sequence[Sample]) -> str:
-    """Markup for a notebook's output; the frame keeps the styles of page and notebook apart."""
+    """Markup for a notebook's output, in a frame that separates its styles from the notebook's."""
     workloads = admit(run, samples)
     drawn = [w for w in workloads if amortisation.curves(w.cases)]
     curves = "".join(
@@ -30,7 +30,7 @@ def run_html(run: Run, samples: Sequence[Sample]) -> str:
     body = f"<main>{table.table(workloads, _COLUMNS)}{curves}</main>"
     page = document(f"Firstlight: {run.id}", body)
     heights = [amortisation.height_of(len(w.cases)) for w in drawn]
-    # A picture may be drawn a little larger than what it was designed for.
+    # Figures may be drawn up to 15 % larger than designed.
     height = _HEAD + _ROW * len(run.cases) + sum(_FIGURE + 1.15 * own for own in heights)
     return (
         f'<iframe srcdoc="{escape(page)}" title="Firstlight run {escape(run.id)}" '
