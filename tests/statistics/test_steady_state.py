@@ -47,19 +47,26 @@ def test_a_long_series_is_cut_where_ruptures_cuts_it_with_the_same_jump() -> Non
     assert change_points(series) == expected and len(expected) == 8
 
 
-def full_search(values: np.ndarray, penalty: float) -> list[int]:
-    """The recursion as it is written down: every start for every end."""
+def costs_of(values: np.ndarray) -> np.ndarray:
+    """By [start, end]: the cost of every segment of at least five values, others infinite."""
     z = (values - values.mean()) / values.std()
-    best, cuts = {0: -penalty}, {0: []}
-    for end in range(5, len(z) + 1):
-        totals = {
-            start: best[start] + (end - start) * np.log(z[start:end].var() + 1e-6) + penalty
-            for start in best
-            if end - start >= 5
-        }
-        start = min(totals, key=totals.__getitem__)
+    costs = np.full((len(z), len(z) + 1), np.inf)
+    for start in range(len(z)):
+        for end in range(start + 5, len(z) + 1):
+            costs[start, end] = (end - start) * np.log(z[start:end].var() + 1e-6)
+    return costs
+
+
+def full_search(costs: np.ndarray, penalty: float) -> list[int]:
+    """The plain recursion: every start for every end."""
+    n = len(costs)
+    best, cuts = np.full(n + 1, np.inf), {0: list[int]()}
+    best[0] = -penalty
+    for end in range(5, n + 1):
+        totals = best[:n] + costs[:, end] + penalty
+        start = int(np.argmin(totals))
         best[end], cuts[end] = totals[start], [*cuts[start], start]
-    return cuts[len(z)][1:]
+    return cuts[n][1:]
 
 
 SHAPES = {
@@ -76,8 +83,9 @@ SHAPES = {
 @pytest.mark.parametrize("n", [10, 53, 101, 170])
 def test_leaving_out_starts_that_cannot_win_changes_no_result(shape: str, n: int) -> None:
     series = SHAPES[shape](n, np.random.default_rng(n))
+    costs = costs_of(series)
     for penalty in (15 * np.log(n), 4 * np.log(n), 1.0):
-        assert change_points(series, penalty) == full_search(series, penalty), penalty
+        assert change_points(series, penalty) == full_search(costs, penalty), penalty
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -86,12 +94,13 @@ def test_a_series_is_taken_for_one_segment_only_where_the_full_search_finds_no_c
 ) -> None:
     """Around the penalty from which on there is no change, where a wrong bound would show."""
     series = SHAPES[shape](60, np.random.default_rng(5))
+    costs = costs_of(series)
     low, high = 0.0, 512.0
     while high - low > 0.02:
         middle = (low + high) / 2
-        low, high = (middle, high) if full_search(series, middle) else (low, middle)
+        low, high = (middle, high) if full_search(costs, middle) else (low, middle)
     for penalty in (low - 5, low - 0.5, low, high, high + 0.5, high + 5):
-        assert change_points(series, penalty) == full_search(series, penalty), penalty
+        assert change_points(series, penalty) == full_search(costs, penalty), penalty
 
 
 def test_a_flat_series_is_proved_to_have_no_change_without_a_search(
