@@ -300,7 +300,7 @@ def test_processes_that_can_never_be_significant_are_said_to_be_too_few() -> Non
         (20.1, "20"),
     ],
 )
-def test_memory_is_told_as_what_it_is_about(gibibytes: float, words: str) -> None:
+def test_memory_is_reported_as_approximate(gibibytes: float, words: str) -> None:
     assert f"about {words} GiB" in machine_class(host(memory_bytes=int(gibibytes * 2**30)))
 
 
@@ -337,7 +337,7 @@ def test_enough_runs_are_those_that_can_reach_95_percent() -> None:
     ]  # fmt: skip
 
 
-def test_another_machine_is_refused_with_its_name_unless_told() -> None:
+def test_another_machine_is_refused_by_name_unless_overridden() -> None:
     other = measured("elsewhere", host=host(cpu={"model": "Another", "usable_cores": 2}))
     with pytest.raises(NotComparableError, match=r"elsewhere: machine: .*Another.*") as caught:
         compare_runs([measured("one")], [other])
@@ -357,7 +357,7 @@ def test_one_case_with_other_data_is_left_out_and_the_others_are_compared() -> N
     assert {c.case for c in told.comparisons} == {CASE, NUMPY}
 
 
-def test_a_case_that_failed_has_no_times_to_compare_even_if_told() -> None:
+def test_a_failed_case_has_no_times_to_compare_even_if_overridden() -> None:
     one, two = measured("one"), measured("two")
     cases = tuple(replace(c, status="failed") if c.case == CASE else c for c in two.run.cases)
     report = compare_runs([one], [replace(two, run=replace(two.run, cases=cases))], anyway=True)

@@ -31,7 +31,7 @@ def two_sides(head: float, turns: int = 20, seed: int = 3) -> tuple[Sample, Samp
 
 
 @pytest.mark.parametrize("head", [1.0, 1.1, 0.8])
-def test_windows_in_turns_tell_the_ratio_on_a_machine_that_changes(head: float) -> None:
+def test_alternating_windows_give_the_ratio_on_a_machine_that_changes(head: float) -> None:
     for seed in range(20):
         one, other = round_times(*two_sides(head, seed=seed))
         found = other["warm_call_seconds"] / one["warm_call_seconds"]
@@ -46,7 +46,7 @@ def test_swapping_the_sides_inverts_the_ratio_exactly() -> None:
     assert there[1]["warm_call_seconds"] == pytest.approx(back[0]["warm_call_seconds"], rel=1e-14)
 
 
-def test_the_level_stays_and_other_times_are_as_they_were() -> None:
+def test_the_mean_level_and_all_other_times_are_unchanged() -> None:
     base, head = two_sides(1.1)
     one, other = round_times(base, head)
     plain = sample_times(base), sample_times(head)
@@ -64,6 +64,6 @@ def test_warm_up_within_the_first_windows_does_not_count() -> None:
     assert other["warm_call_seconds"] / one["warm_call_seconds"] == pytest.approx(1, rel=0.005)
 
 
-def test_processes_that_did_not_take_turns_are_compared_as_wholes() -> None:
+def test_processes_that_did_not_take_turns_are_compared_as_a_whole() -> None:
     base, head = two_sides(1.1, turns=MIN_WINDOWS - 1)
     assert round_times(base, head) == (sample_times(base), sample_times(head))

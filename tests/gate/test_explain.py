@@ -147,7 +147,7 @@ def test_a_function_that_is_compiled_more_often_or_longer_comes_first() -> None:
     assert (found[0].base_times, found[0].head_times) == (1, 2)
 
 
-def test_phases_that_make_up_the_difference_are_told_largest_first() -> None:
+def test_phases_that_account_for_the_shift_are_listed_largest_first() -> None:
     def quantity(name: str, base: float, head: float) -> object:
         return comparison(
             "a",

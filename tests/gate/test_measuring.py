@@ -93,7 +93,7 @@ def test_every_round_has_each_case_once_on_each_side_one_after_the_other() -> No
         assert {(job.kind, job.index) for job in jobs} == {("timed", number)}
 
 
-def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
+def test_the_side_that_goes_first_is_drawn_in_every_round() -> None:
     """Exact p-values rest on it: 2000 coins are fair and independent of the coin before."""
     firsts = [jobs[0].sides[0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
     heads = firsts.count("head")
@@ -102,7 +102,7 @@ def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
     assert abs(repeats - 1000) < 4 * 22.4
 
 
-def test_a_seed_gives_one_order_wherever_one_begins() -> None:
+def test_the_order_of_a_round_depends_only_on_seed_and_round() -> None:
     cases = [case("matmul"), case("sweep")]
     whole = list(paired_rounds(cases, 0, 10, seed=5))
     assert list(paired_rounds(cases, 4, 10, seed=5)) == whole[4:]
@@ -204,7 +204,7 @@ def test_both_sides_are_checked_also_where_the_first_fails() -> None:
     assert gate(worker)[0].verdict == "infrastructure"
 
 
-def test_the_control_is_not_timed_where_everything_else_is_broken() -> None:
+def test_the_control_is_not_timed_if_everything_else_is_broken() -> None:
     worker = FakeWorker(times())
     worker.fails = {("head", "check")}
     report, _ = gate(worker, [case(), control_case()], control=CONTROL)
@@ -227,7 +227,7 @@ def test_rounds_that_can_never_call_a_time_slower_are_refused(
 # --- what breaks now and then --------------------------------------------------------------------
 
 
-def test_a_process_that_breaks_once_is_repeated_on_both_sides_and_fails_nobody() -> None:
+def test_a_process_that_breaks_once_is_repeated_on_both_sides_and_does_not_fail_the_gate() -> None:
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind, number) == ("head", "timed", 4)
     report, kept = gate(worker)
@@ -248,7 +248,7 @@ def test_a_check_that_fails_once_does_not_keep_its_case_from_being_timed() -> No
     assert [f.case for f in report.flaky] == [case().id]
 
 
-def test_a_process_that_always_breaks_on_the_head_fails_and_is_not_timed_again() -> None:
+def test_a_process_that_always_breaks_on_the_head_fails_the_gate_and_is_not_timed_again() -> None:
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind) == ("head", "timed") and number >= 2
     report, kept = gate(worker)
@@ -281,7 +281,7 @@ def test_three_uneven_rounds_of_twelve_are_neither_a_regression_nor_nothing() ->
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
-def test_a_benchmark_as_flaky_on_the_head_as_on_the_base_seldom_fails(share: float) -> None:
+def test_a_benchmark_equally_flaky_on_both_sides_rarely_fails(share: float) -> None:
     """One commit against itself: 5 % of its processes broken made one gate in four fail."""
     draw, verdicts, flaky = random.Random(3), Counter[str](), 0
     for _ in range(20):
@@ -331,7 +331,7 @@ def test_a_gate_goes_on_while_a_case_is_undecided_and_stops_when_none_is() -> No
     assert report.rounds == 24 and report.alpha == 0.02
 
 
-def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
+def test_a_proven_regression_ends_a_gate_even_if_other_cases_are_undecided() -> None:
     """Ninety-six rounds for a case that is still noisy would not make it less proven."""
     slow, noisy = case("matmul"), case("sweep")
     looks = (Look(12, 0.03), Look(24, 0.01), Look(48, 0.01))
@@ -350,12 +350,12 @@ def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
     assert (report.verdict, report.rounds) == ("regression", 48)
 
 
-def test_shares_of_the_looks_add_up_to_the_rate_that_was_asked_for() -> None:
+def test_shares_of_the_looks_add_up_to_the_requested_rate() -> None:
     assert sum(look.alpha for look in looks_for(0.01, None)) == pytest.approx(0.01)
     assert looks_for(0.1, 30) == (Look(30, 0.1),)
 
 
-def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
+def test_at_the_deadline_complete_rounds_are_judged() -> None:
     now = [0.0]
     worker = FakeWorker(times(head=1.2))
 
@@ -379,7 +379,7 @@ def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
 # --- nothing is lost ------------------------------------------------------------------------------
 
 
-def test_an_interrupted_gate_goes_on_where_it_was() -> None:
+def test_an_interrupted_gate_continues_where_it_stopped() -> None:
     kept = Kept()
     first = FakeWorker(times())
     first.interrupt_after = 2 + 7  # both checks, three rounds and a half: that half is lost
@@ -403,7 +403,7 @@ def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     assert len(orders) == len(set(orders))
 
 
-def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again() -> None:
+def test_if_one_process_of_a_pair_was_kept_only_the_other_is_measured_again() -> None:
     kept, worker = Kept(), FakeWorker(times())
 
     def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
@@ -427,7 +427,7 @@ def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again()
     assert complete_rounds(kept.samples) == 2
 
 
-def test_where_the_first_of_a_pair_never_gets_to_its_turn_the_other_is_measured_alone() -> None:
+def test_if_the_first_of_a_pair_never_reaches_its_turn_the_other_is_measured_alone() -> None:
     kept, worker = Kept(), FakeWorker(times())
 
     def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
@@ -439,7 +439,7 @@ def test_where_the_first_of_a_pair_never_gets_to_its_turn_the_other_is_measured_
     assert complete_rounds(kept.samples) == 3
 
 
-def test_order_tells_which_process_of_a_pair_came_first() -> None:
+def test_order_records_which_process_of_a_pair_came_first() -> None:
     _, kept = gate(FakeWorker(times()))
     ordered = {
         side: {s.index: s.order for s in found if s.kind == "timed"}
@@ -472,7 +472,7 @@ def test_cases_that_are_left_out_are_not_timed() -> None:
     assert timed == {cases[0].id}
 
 
-def test_what_cannot_be_compared_keeps_a_gate_from_passing() -> None:
+def test_a_gate_with_incomparable_cases_does_not_pass() -> None:
     report, _ = gate(FakeWorker(times()))
     noted = with_notes(report, {"other": "its parameters are not the same on both sides"})
     assert (report.exit_code, noted.exit_code) == (0, 3)
@@ -482,7 +482,7 @@ def test_what_cannot_be_compared_keeps_a_gate_from_passing() -> None:
     assert with_notes(failed, {"other": "x"}).exit_code == 1
 
 
-def test_a_gate_on_what_no_case_has_does_not_pass() -> None:
+def test_a_gate_on_a_quantity_that_no_case_has_does_not_pass() -> None:
     report, _ = gate(FakeWorker(times()), gated=("backend_init",))
     assert report.exit_code == 3
 

@@ -96,7 +96,7 @@ def test_each_revision_has_its_own_files_and_the_user_s_are_not_touched(git: Git
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit])
-def test_checkouts_are_removed_whatever_happens(git: Git, error: type[BaseException]) -> None:
+def test_checkouts_are_removed_after_any_error(git: Git, error: type[BaseException]) -> None:
     before = state(git)
     with (
         pytest.raises(error),
@@ -212,12 +212,14 @@ def test_the_working_tree_is_taken_as_it_is_without_ignored_files(git: Git) -> N
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "-x", "", "HEAD~99"])
-def test_a_revision_that_is_none_is_refused(git: Git, revision: str) -> None:
+def test_an_unknown_revision_is_refused(git: Git, revision: str) -> None:
     with pytest.raises(RevisionError, match=r"not a revision|names no commit"):
         commit_of(Path.cwd(), revision)
 
 
-def test_a_shallow_clone_is_told_how_to_get_its_history(git: Git, tmp_path: Path) -> None:
+def test_the_error_of_a_shallow_clone_says_how_to_fetch_its_history(
+    git: Git, tmp_path: Path
+) -> None:
     clone = tmp_path / "clone"
     git("clone", "-q", "--depth", "1", f"file://{Path.cwd()}", str(clone))
     with pytest.raises(RevisionError, match="fetch-depth: 0"):
@@ -315,7 +317,7 @@ def test_a_case_whose_parameters_changed_is_not_compared(git: Git) -> None:
     }
 
 
-def test_sides_are_told_in_words(git: Git) -> None:
+def test_sides_are_described_in_words(git: Git) -> None:
     with from_revisions(Path.cwd(), "HEAD~1", ".") as sides:
         base, head = (describe_side(side) for side in sides)
     commit = git("rev-parse", "HEAD~1")[:9]

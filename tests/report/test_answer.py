@@ -55,7 +55,7 @@ def even(calls: int | str, low: int | str, high: int | str, **others: Any) -> Br
     return BreakEven(calls, low, high, 0.95, "numpy", {"numpy": {"calls": calls}, **others})
 
 
-def test_first_fastest_and_break_even_are_told_in_one_sentence_each() -> None:
+def test_first_fastest_and_break_even_have_one_sentence_each() -> None:
     words = told(
         NUMPY, JIT, cold=COLD, warm=WARM, jax_jit={"break_even_calls": even(1243, 1100, 1400)}
     )
@@ -63,13 +63,13 @@ def test_first_fastest_and_break_even_are_told_in_one_sentence_each() -> None:
     assert "jax-jit overtakes numpy after 1 240 calls (1 100–1 400)." in words
 
 
-def test_of_several_uncompiled_backends_the_last_overtaken_is_named() -> None:
+def test_of_several_uncompiled_backends_the_one_overtaken_last_is_named() -> None:
     other = {"torch-eager": {"calls": 30, "low": 20, "high": 40}}
     words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": even(51, 50, 52, **other)})
     assert "overtakes the last uncompiled backend (numpy) after 51 calls (50–52)." in words
 
 
-def test_never_is_said_and_what_is_overtaken_all_the_same() -> None:
+def test_never_is_stated_with_the_backends_that_are_overtaken() -> None:
     other = {"torch-eager": {"calls": 310}}
     never = even("never", "never", "never", **other)
     words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
@@ -120,7 +120,7 @@ def test_a_single_backend_is_not_called_first_or_fastest() -> None:
     assert "answers first" not in words and "fastest" not in words
 
 
-def test_without_any_quotable_result_only_the_reasons_are_told() -> None:
+def test_without_a_quotable_result_only_the_reasons_are_shown() -> None:
     words = told(
         NUMPY,
         JIT,
@@ -133,14 +133,14 @@ def test_without_any_quotable_result_only_the_reasons_are_told() -> None:
 
 
 @pytest.mark.parametrize("status", ["unproven", "incomplete", "crashed", "out-of-memory"])
-def test_a_case_that_is_not_sound_is_never_ranked(status: str) -> None:
+def test_a_case_that_is_not_valid_is_never_ranked(status: str) -> None:
     fast = {"numpy": (0.21, 0.20, 0.22), "jax-jit": (0.01, 0.01, 0.01)}
     words = told(NUMPY, JIT, cold=fast, jax_jit={"status": status})
     assert "numpy is the only backend with a result" in words
     assert f"Not compared: jax-jit ({status})." in words
 
 
-def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
+def test_a_warm_cache_is_not_compared_with_an_empty_one() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
     found = policy_groups(admit(run, samples)[0])
     labels = [(c.policy, sorted(e.case for e in c.entrants)) for c in found]
@@ -158,7 +158,7 @@ def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
         (Estimate(1.5, 1.2, 1.6, 6, 0.97), "makes the first result of jax-jit slower: 773 ms"),
     ],
 )
-def test_a_filled_cache_is_claimed_to_help_only_where_the_intervals_lie_apart(
+def test_a_filled_cache_is_claimed_to_help_only_if_the_intervals_do_not_overlap(
     filled: Estimate, words: str
 ) -> None:
     """It said "brings the first result from 773 [703, 1130] to 822 [586, 1640]"."""
@@ -169,7 +169,7 @@ def test_a_filled_cache_is_claimed_to_help_only_where_the_intervals_lie_apart(
     assert words in card.text.replace("\u202f", " ")
 
 
-def test_a_policy_whose_own_case_is_not_sound_gives_no_ranking() -> None:
+def test_a_policy_whose_own_case_is_not_valid_has_no_ranking() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
     cases = [replace(c, status="unproven") if c.cache == "warm" else c for c in run.cases]
     page = render(replace(run, cases=tuple(cases)), samples)
@@ -196,7 +196,7 @@ def test_the_ribbon_is_the_lower_envelope_of_the_totals() -> None:
         assert total(ruling.case, calls) == pytest.approx(total(cheapest, calls), rel=1e-12)
 
 
-def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
+def test_no_case_is_the_fastest_while_one_has_no_warm_number() -> None:
     words = told(
         NUMPY,
         JIT,
@@ -209,7 +209,7 @@ def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
     assert "least total time" not in words  # nor is a ribbon drawn
 
 
-def test_a_case_in_tiers_says_from_how_many_calls_on_compiling_takes_less() -> None:
+def test_a_case_in_tiers_states_from_which_call_on_compiling_is_faster() -> None:
     tiers = Plan("mlp", "small", "jax-jit", cache="tiered")
     words = told(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
     assert words.count("From 445 calls on, compiling takes less than NumPy alone.") == 1

@@ -53,7 +53,7 @@ def changed(run: Run, pattern: str, **changes: Any) -> Run:
     return replace(run, cases=cases)
 
 
-def test_every_number_of_a_sound_case_is_in_the_table_exactly(
+def test_every_number_of_a_valid_case_is_in_the_table_exactly(
     run: tuple[Run, list[Sample]], tree: Node
 ) -> None:
     for case in run[0].cases:
@@ -121,7 +121,7 @@ def test_no_number_is_shown_of_a_case_that_is(changes: dict[str, Any]) -> None:
     assert not tree.all("article")[0].all("svg", class_="ribbon")
 
 
-def test_a_case_that_is_not_sound_is_marked_with_reason_and_stderr(
+def test_a_case_that_is_not_valid_is_marked_with_reason_and_stderr(
     run: tuple[Run, list[Sample]], tree: Node
 ) -> None:
     for case in run[0].cases:
@@ -296,7 +296,7 @@ def test_the_header_names_machine_software_and_commit(tree: Node) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mlx-compile", "tinygrad", "a b/c"])
-def test_a_backend_nobody_has_heard_of_has_a_look_of_its_own(backend: str) -> None:
+def test_an_unknown_backend_has_its_own_look(backend: str) -> None:
     run, samples = make_run([Plan("w", "s", "numpy"), Plan("w", "s", backend)])
     tree = parse(render(run, samples))
     assert tree.all("g", data_case=f"w[s]/{backend}/none")

@@ -58,7 +58,7 @@ def test_a_ratio_below_one_counts_as_much_as_its_inverse() -> None:
     assert threshold([1.01] * 18 + [0.8], 0.05) == pytest.approx(1.25)
 
 
-def test_ratios_that_are_no_ratios_are_refused() -> None:
+def test_ratios_that_are_not_positive_and_finite_are_refused() -> None:
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="positive"):
             threshold([bad], 0.05)
@@ -86,7 +86,7 @@ def test_cases_with_few_ratios_share_those_of_all_cases() -> None:
     assert thresholds.of("one", "compile", 12) is None  # quantities are never pooled
 
 
-def test_aa_runs_of_more_rounds_say_nothing_of_fewer() -> None:
+def test_aa_runs_of_more_rounds_are_not_used_for_fewer() -> None:
     thresholds = Thresholds(MACHINE, 0.05).with_results(results("one", [1.01] * 19, rounds=24))
     assert thresholds.of("one", "cold_seconds", 12) is None
     assert thresholds.of("one", "cold_seconds", 48) is not None
@@ -155,7 +155,7 @@ def test_a_newer_calibration_is_refused(tmp_path: Path) -> None:
         load_thresholds(path, MACHINE)
 
 
-def test_what_would_not_be_valid_is_not_written(tmp_path: Path) -> None:
+def test_an_invalid_calibration_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     with pytest.raises(FirstlightError, match="not valid"):
         save_thresholds(path, Thresholds("", 0.05))

@@ -24,7 +24,7 @@ def test_coverage_equals_a_count_of_all_sign_patterns(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1023, 1024, MAX_PROCESSES])
-def test_more_processes_than_a_power_of_two_has_room_for_have_an_interval(n: int) -> None:
+def test_more_processes_than_a_float_power_of_two_allows_have_an_interval(n: int) -> None:
     """Oracle: scipy's binomial distribution."""
     found = median_estimate(list(range(n)))
     rank = int(stats.binom.ppf(0.025, n, 0.5))  # the largest k with P(X < k) ≤ 2.5 %
@@ -41,7 +41,7 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [3, 6, 10, 20])
-def test_interval_covers_the_true_median_as_often_as_it_says(name: str, n: int) -> None:
+def test_interval_covers_the_true_median_at_its_stated_rate(name: str, n: int) -> None:
     draw, truth = DISTRIBUTIONS[name]
     generator = np.random.default_rng([n, len(name)])
     if truth is None:

@@ -214,7 +214,7 @@ def test_constant_readings_of_a_coarse_clock_are_flat() -> None:
     assert classify([1e-6] * 200).steady_class == "flat"
 
 
-def test_too_few_calls_to_tell_are_taken_as_they_are() -> None:
+def test_too_few_calls_are_all_used_and_classified_as_such() -> None:
     state = classify([3.0, 1.0, 1.0])
     assert (state.steady_class, state.begins) == ("too few calls", 0)
 
