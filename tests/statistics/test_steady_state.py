@@ -125,6 +125,30 @@ def test_a_step_in_the_last_quarter_is_no_steady_state_wherever_it_is(
         assert classify(series).steady_class == "no steady state", late
 
 
+@pytest.mark.parametrize("after", [0.5, 1.2, 2.0])
+@pytest.mark.parametrize("length", [60, 100, 150, 250])
+def test_a_step_just_before_the_end_of_a_short_series_is_no_steady_state(
+    length: int, after: float
+) -> None:
+    """Fewer calls than a tenth of the rolling window, which method 2 takes for outliers."""
+    late = max(5, length // 40 + 2)  # more than a tenth of the last quarter
+    for seed in range(25):
+        draw = np.random.default_rng(seed).normal
+        series = np.concatenate([draw(1, 0.01, length - late), draw(after, 0.01 * after, late)])
+        assert classify(series).steady_class == "no steady state", seed
+        assert classify(series, method=2).steady_class == "flat", seed
+
+
+def test_spikes_near_the_end_are_still_set_aside() -> None:
+    """One call in thirty is many times as slow, in series of all lengths."""
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        length = int(draw.integers(30, 400))
+        slow = draw.random(length) < 0.03
+        series = np.where(slow, draw.uniform(2, 30, length), draw.normal(1, 0.02, length))
+        assert classify(series).steady_class == "flat", seed
+
+
 def test_summaries_by_method_1_still_take_such_a_step_for_noise() -> None:
     series = noisy((1.0, 0.01, 875), (2.0, 0.02, 125))
     assert classify(series, method=1).steady_class == "flat"

@@ -19,15 +19,18 @@ from numpy.typing import NDArray
 from firstlight.statistics.change_points import MIN_SEGMENT, change_points
 from firstlight.statistics.intervals import median
 
-#: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
-#: what the same samples give. History: 1; 2, a step in the last quarter is not noise.
-METHOD = 2
+#: The version of summaries: incremented when the statistics, or words of a protocol, give another
+#: summary of the same samples. Published summaries are recomputed with the method they were made
+#: with. History: 1; 2, a step in the last quarter is not noise; 3, a step at the end is not made of
+#: outliers.
+METHOD = 3
 
 _WINDOW = 100  # values on each side in the rolling window for outliers
 _STRIDE = 10  # values that share a window
 _CHUNK = 1000  # windows per pass, to bound memory
 _MIN_RELATIVE_CHANGE = 0.05  # levels closer than this count as one
 _SHORT_SHARE = 0.05  # of the calls: a shorter disturbance does not end a steady state
+_DENSE_SHARE = 1 / 3  # more outliers than that, up to the last call, are a new level
 
 #: If levels of processes differ by more than this factor, no single number represents them.
 _MAX_SPREAD = 3.0
@@ -46,38 +49,53 @@ class SteadyState:
 def classify(seconds: Sequence[float], method: int = METHOD) -> SteadyState:
     """The class of a series of calls in order.
 
-    The last quarter sets the level, and nine tenths of it must keep it. What comes before and is at
-    the same level counts as steady too, and a short disturbance (under 5 % of the calls) does not
-    end it. Under 20 calls nothing can be told: they are taken as they are, and the class says so.
-    `method`: what published summaries were made with.
+    The level is the median of the last quarter, and nine tenths of that quarter must be at it. The
+    steady part begins where the calls reach this level for good; a short disturbance (under 5 % of
+    the calls) does not count. A series of fewer than 20 calls is not classified, and used whole.
+    `method`: the one that published summaries were made with.
     """
     values = np.asarray(seconds, dtype=float)
     if len(values) < 4 * MIN_SEGMENT:
         return SteadyState("too few calls", 0)
-    kept = np.flatnonzero(~outliers(values))
+    set_aside = outliers(values)
+    if method > 2:
+        set_aside[_late_level(set_aside) :] = False
+    kept = np.flatnonzero(~set_aside)
     series = values[kept]
     tail = 3 * len(series) // 4
     segments = list(pairwise([0, *change_points(series), len(series)]))
     medians = [float(np.median(series[start:end])) for start, end in segments]
     _, level, _ = _quartiles(series[tail:])
-    # Noise is what calls differ by within their segment: method 1 took a step between two segments
-    # of the last quarter for noise as large as the step, and the series for flat.
+    # Noise is the difference of calls from the median of their segment. Method 1 used the calls
+    # themselves, so that a step in the last quarter counted as noise, and the series as flat.
     own = np.repeat(medians, np.diff(segments).ravel()) if method > 1 else 0.0
     low, _, high = _quartiles((series - own)[tail:])
     tolerance = max(high - low, _MIN_RELATIVE_CHANGE * level)
-    strange = [
+    elsewhere = [
         segment
         for segment, middle in zip(segments, medians, strict=True)
         if abs(middle - level) > tolerance
     ]
-    if sum(max(0, end - max(start, tail)) for start, end in strange) > 0.1 * (len(series) - tail):
+    late = sum(max(0, end - max(start, tail)) for start, end in elsewhere)
+    if late > 0.1 * (len(series) - tail):
         return SteadyState("no steady state", None)
-    lasting = [(a, b) for a, b in strange if b - a >= _SHORT_SHARE * len(series) or a == 0]
+    lasting = [(a, b) for a, b in elsewhere if b - a >= _SHORT_SHARE * len(series) or a == 0]
     if not lasting:
         return SteadyState("flat", 0)
     begins = lasting[-1][1]
     slower = float(np.median(series[:begins])) < level
     return SteadyState("slowdown" if slower else "warmup", int(kept[begins]))
+
+
+def _late_level(is_outlier: NDArray[np.bool_]) -> int:
+    """The start of the longest end with more than a third of outliers; the length if too short.
+
+    A level that began recently is less than a tenth of the rolling window, so its calls look like
+    outliers. Spikes are not that dense.
+    """
+    shares = np.cumsum(is_outlier[::-1]) / np.arange(1, len(is_outlier) + 1)
+    length = int(np.max(np.flatnonzero(shares > _DENSE_SHARE) + 1, initial=0))
+    return len(is_outlier) - (length if length >= MIN_SEGMENT else 0)
 
 
 def _quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
