@@ -1,4 +1,4 @@
-"""The HTML page of a run: answer, figures, table, protocols.
+"""The HTML page of a run (answer, figures, table, protocols), and its part for a notebook.
 
 Self-contained, and readable without its script, which adds filtering, sorting and a stored theme.
 """
@@ -11,11 +11,16 @@ from html import escape
 from firstlight.present.document import contents, document, masthead, packaged
 from firstlight.present.quantities import counted, size
 from firstlight.records import JsonObject, Run, Sample
-from firstlight.report import answer, blocks, protocols, table, warm
+from firstlight.report import amortisation, answer, blocks, protocols, table, warm
 from firstlight.report.admission import Workload, admit, flag
 
 #: Blocks that are unfolded when the page opens.
 _UNFOLDED = 3
+_NOTEBOOK_COLUMNS = ("cold", "n", "warm", "class", "break-even")
+_NOTEBOOK_WIDTH = 720.0
+#: Pixels around the table, of a row, and around a figure: a notebook does not fit the height of a
+#: frame to its content.
+_HEAD, _ROW, _FIGURE = 150, 36, 70
 
 
 def render(run: Run, samples: Sequence[Sample]) -> str:
@@ -43,6 +48,26 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
     )
     script = packaged("behaviour.js", "firstlight.report")
     return document(f"Firstlight: {run.id}", body, script=script)
+
+
+def notebook_html(run: Run, samples: Sequence[Sample]) -> str:
+    """Markup for a notebook's output, in a frame that separates its styles from the notebook's."""
+    workloads = admit(run, samples)
+    drawn = [w for w in workloads if amortisation.curves(w.cases)]
+    curves = "".join(
+        f'<figure id="{w.anchor}"><h3>{answer.title_of(w)}: total time by calls</h3>'
+        f"{amortisation.draw(w, _NOTEBOOK_WIDTH)}</figure>"
+        for w in drawn
+    )
+    body = f"<main>{table.table(workloads, _NOTEBOOK_COLUMNS)}{curves}</main>"
+    page = document(f"Firstlight: {run.id}", body)
+    heights = [amortisation.height_of(len(w.cases)) for w in drawn]
+    # Figures may be drawn up to 15 % larger than designed.
+    height = _HEAD + _ROW * len(run.cases) + sum(_FIGURE + 1.15 * own for own in heights)
+    return (
+        f'<iframe srcdoc="{escape(page)}" title="Firstlight run {escape(run.id)}" '
+        f'style="width:100%;height:{height:.0f}px;border:0"></iframe>'
+    )
 
 
 def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
