@@ -240,7 +240,7 @@ def test_the_same_shape_with_other_contents_is_other_data(
 def test_other_data_on_the_head_are_not_compared(
     command: Firstlight, git: Git, tmp_path: Path
 ) -> None:
-    """The same parameters, but an array twice as long: only the checks can see it."""
+    """The parameters are equal, but an array is twice as long: only the checks notice."""
     text = (
         "import numpy as np\nfrom firstlight import bench\nimport project\n"
         "@bench\ndef total(): return np.sum, (np.ones(SIZE),)\n"
@@ -257,7 +257,7 @@ def test_other_data_on_the_head_are_not_compared(
 def test_code_that_is_installed_for_both_sides_is_not_compared(
     command: Firstlight, git: Git, tmp_path: Path
 ) -> None:
-    """A project outside of the usual places, found through the environment of both sides."""
+    """A project in an unusual place, which both sides find through their environment."""
     git("mv", "src", "code")
     git("commit", "-qm", "moved")
     elsewhere = tmp_path.parent / f"{tmp_path.name}-installed"
@@ -337,9 +337,9 @@ def test_an_interrupted_gate_loses_nothing_and_is_resumed(
     samples = tmp_path / "out" / "base" / "samples.jsonl"
     wait_for(lambda: samples.exists() and samples.read_text().count('"timed"') >= 1, process)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "firstlight gate --resume out" in told
+    assert "firstlight gate --resume out" in stderr
     assert len(git("worktree", "list").splitlines()) == 1
     kept = samples.read_text()
     done = command("gate", "--resume", "out", "--json")
@@ -409,7 +409,7 @@ def test_calibrating_adds_whole_gates_to_the_file_of_this_machine(
             [timed] = [s for s in samples if s["case"] == case and s["kind"] == "timed"]
             seconds.append(timed["cold"]["total_seconds"])
         assert result["ratio"] == pytest.approx(seconds[1] / seconds[0])
-    # A gate finds it without being told.
+    # A gate finds the file by itself.
     gate = ("gate", "--base", "HEAD", "--head", ".", "bench_it.py", "--json")
     few = ("--control", "none", "--max-minutes", "0.0001")  # the checks, and no round
     done = command(*gate, *few, "--out", "out", **data)

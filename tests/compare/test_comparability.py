@@ -179,7 +179,7 @@ def test_variables_that_steer_a_framework_forbid_comparing_and_search_paths_do_n
 
 
 def hashed(m: Measured, *hashes: str | None) -> Measured:
-    """With a checking process of CASE that hashed its input arrays."""
+    """A run with a check process of CASE that hashed its input arrays."""
     facts = {"data_sha256": None if hashes == (None,) else list(hashes)}
     check = Sample(CASE, "check", 0, 0, "", "ok", facts=facts)
     return replace(m, samples=[check, *(s for s in m.samples if s.kind != "check")])
@@ -271,7 +271,7 @@ def test_a_run_beside_which_others_used_the_cpu_decides_nothing(side: str) -> No
 
 
 def test_processes_that_can_never_be_significant_are_said_to_be_too_few() -> None:
-    """Four a side have no p-value below 2 / C(8, 4) = 1/35; five times that is 0.14."""
+    """With four runs per side no p-value is below 2 / C(8, 4) = 1/35; five times that is 0.14."""
 
     def few(name: str, speed: float) -> Measured:
         plans = [Plan("mlp_train", "small", b, processes=4, speed=speed) for b in BACKENDS]
@@ -352,9 +352,9 @@ def test_one_case_with_other_data_is_left_out_and_the_others_are_compared() -> N
     report = compare_runs([one], [changed])
     assert set(report.left_out) == {CASE} and "seed" in report.left_out[CASE]
     assert {c.case for c in report.comparisons} == {NUMPY}
-    told = compare_runs([one], [changed], anyway=True)
-    assert not told.left_out and "seed" in told.overridden[0]
-    assert {c.case for c in told.comparisons} == {CASE, NUMPY}
+    report = compare_runs([one], [changed], anyway=True)
+    assert not report.left_out and "seed" in report.overridden[0]
+    assert {c.case for c in report.comparisons} == {CASE, NUMPY}
 
 
 def test_a_failed_case_has_no_times_to_compare_even_if_overridden() -> None:

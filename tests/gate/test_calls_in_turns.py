@@ -20,7 +20,7 @@ def sample(calls: list[float], turns: int = 20) -> Sample:
 
 
 def two_sides(head: float, turns: int = 20, seed: int = 3) -> tuple[Sample, Sample]:
-    """A machine on which, for whole windows, everything takes up to twice as long."""
+    """A machine that is up to twice as slow for the length of a window."""
     draw = random.Random(seed)
     base, other = [], []
     for _ in range(20):
@@ -39,7 +39,7 @@ def test_alternating_windows_give_the_ratio_on_a_machine_that_changes(head: floa
 
 
 def test_swapping_the_sides_inverts_the_ratio_exactly() -> None:
-    """The sign of a log-ratio is all that the gate's p-value knows of the sides."""
+    """The p-value depends on the sides only through the signs of log-ratios."""
     base, head = two_sides(1.1)
     there, back = round_times(base, head), round_times(head, base)
     assert there[0]["warm_call_seconds"] == pytest.approx(back[1]["warm_call_seconds"], rel=1e-14)

@@ -56,7 +56,7 @@ def sides(
     seed: int = 0,
     factors: Mapping[str, tuple[float, float]] | None = None,
 ) -> Sides:
-    """Both sides of interleaved rounds; `factors` are those of a case's compile and warm call."""
+    """Both sides in interleaved rounds; `factors` apply to compile and warm call of a case."""
     generator = np.random.default_rng(seed)
     found: Sides = ([], [])
     for case in cases:
@@ -161,7 +161,7 @@ def test_the_lower_end_of_the_interval_must_exceed_the_limit_not_the_estimate() 
 
 
 def test_pairs_are_made_by_round_not_by_place() -> None:
-    """Drift of 20 % between rounds drowns 10 %, unless the values of a round stand together."""
+    """A drift of 20 % between rounds hides 10 %, unless the values of a round are paired."""
     base, head = sides(A, factors={A: (1.1, 1.0)})
     assert decide(base, head[::-1]).verdict == "regression"
     shifted = [replace(s, index=(s.index + 1) % 12) for s in head]
@@ -464,7 +464,7 @@ def test_nothing_measured_is_infrastructure() -> None:
 
 
 def gate(seed: int, **options: object) -> GateReport:
-    """A gate with its looks, as the command runs it: to the first that decides."""
+    """A gate as the command runs it: up to the first look that decides."""
     report = None
     base, head = sides(A, B, rounds=LOOKS[-1].rounds, seed=seed, **options)  # type: ignore[arg-type]
     for look in LOOKS:
@@ -477,13 +477,13 @@ def gate(seed: int, **options: object) -> GateReport:
 
 
 def test_equal_sides_fail_less_often_than_stated_over_all_looks() -> None:
-    """α = 5 % in either direction; minimum effect and interval make it far less."""
+    """α is 5 % for both directions; minimum effect and interval reduce it much further."""
     verdicts = [gate(seed, noise=0.15).verdict for seed in range(60)]
     assert verdicts.count("regression") <= 3  # 2.5 % of 60, and two standard deviations
 
 
 def test_stopping_at_a_regression_beyond_doubt_adds_next_to_no_false_alarms() -> None:
-    """A look claims with its share; one that ends the gate early needs a much smaller p-value."""
+    """A look uses its share of α; to end the gate early takes a much smaller p-value."""
     early = sum(min(look.alpha, BEYOND_DOUBT) for look in LOOKS[:-1]) / 2
     assert early < 0.0031
     base, head = sides(A, B, noise=0.15, seed=1)

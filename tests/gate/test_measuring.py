@@ -38,7 +38,7 @@ def case(workload: str = "matmul") -> PairedCase:
 
 
 def noise(number: int) -> float:
-    """Within 1 %, never twice the same, and without any pattern that a side could have."""
+    """Within 1 %, all different, and independent of the side."""
     return 1 + ((number * 7919 + 13) % 101) / 101 / 100
 
 
@@ -55,7 +55,7 @@ def times(head: float = 1.0) -> Callable[[str, str, int], tuple[float, float]]:
 
 
 class Kept:
-    """Samples of both sides as they come."""
+    """Collects the samples of both sides."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[Sample]] = {"base": [], "head": []}
@@ -94,7 +94,7 @@ def test_every_round_has_each_case_once_on_each_side_one_after_the_other() -> No
 
 
 def test_the_side_that_goes_first_is_drawn_in_every_round() -> None:
-    """Exact p-values rest on it: 2000 coins are fair and independent of the coin before."""
+    """Exact p-values rest on it: of 2000 draws, each is fair and independent of the one before."""
     firsts = [jobs[0].sides[0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
     heads = firsts.count("head")
     assert abs(heads - 1000) < 4 * 22.4  # four standard deviations of a fair coin
@@ -155,7 +155,7 @@ def test_equations_of_the_check_process_are_gated_under_one_jax_only(
 
 
 def test_the_control_is_out_of_reach_of_either_side() -> None:
-    """It runs under the gate's own interpreter, and a head that is slow does not slow it."""
+    """It runs under the gate's own interpreter, so a slow head does not affect it."""
     worker = FakeWorker(times(head=1.5))
     report, kept = gate(worker, [case(), control_case()], control=CONTROL)
     control = [c for c in worker.calls if "option_greeks" in c[1]]
@@ -166,7 +166,7 @@ def test_the_control_is_out_of_reach_of_either_side() -> None:
 
 
 def test_when_the_control_moves_the_times_prove_nothing() -> None:
-    """A machine that is slower whenever the head has its turn."""
+    """A machine that is slower whenever the head runs."""
     worker = FakeWorker(times(head=1.5))
     rounds = paired_rounds([control_case()], 0, 12, SETTINGS.seed)
     turns = iter([side for jobs in rounds for job in jobs for side in job.sides])
@@ -259,7 +259,7 @@ def test_a_process_that_always_breaks_on_the_head_fails_the_gate_and_is_not_time
 def test_a_head_that_breaks_in_every_second_round_is_a_regression_although_repeats_succeed() -> (
     None
 ):
-    """It is measured on until that is beyond chance: eleven uneven rounds of one kind are."""
+    """The gate continues until chance is excluded, here for a second look."""
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind) == ("head", "timed") and number % 3 == 1
     report, _ = gate(worker, looks=(Look(12, 0.02), Look(24, 0.03)))
@@ -282,7 +282,7 @@ def test_three_uneven_rounds_of_twelve_are_neither_a_regression_nor_nothing() ->
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
 def test_a_benchmark_equally_flaky_on_both_sides_rarely_fails(share: float) -> None:
-    """One commit against itself: 5 % of its processes broken made one gate in four fail."""
+    """One commit against itself, 5 % of processes broken: once, one gate in four failed."""
     draw, verdicts, flaky = random.Random(3), Counter[str](), 0
     for _ in range(20):
         worker = FakeWorker(times())
@@ -332,7 +332,7 @@ def test_a_gate_goes_on_while_a_case_is_undecided_and_stops_when_none_is() -> No
 
 
 def test_a_proven_regression_ends_a_gate_even_if_other_cases_are_undecided() -> None:
-    """Ninety-six rounds for a case that is still noisy would not make it less proven."""
+    """It is as proven after 96 rounds for another case that is still noisy."""
     slow, noisy = case("matmul"), case("sweep")
     looks = (Look(12, 0.03), Look(24, 0.01), Look(48, 0.01))
 

@@ -106,7 +106,7 @@ class Page(HTMLParser):
 
 
 def rendered(text: str) -> Page:
-    """By an independent reader of GitHub's dialect."""
+    """Rendered by an independent implementation of GitHub's dialect."""
     import markdown_it
 
     reader = markdown_it.MarkdownIt("gfm-like", {"linkify": False, "html": True})
@@ -114,7 +114,7 @@ def rendered(text: str) -> Page:
 
 
 def plain(name: str) -> str:
-    """A name as it may appear: on one line, without what steers a terminal."""
+    """A name as it may appear: on one line, without control characters."""
     from firstlight.present.plain_text import printable
 
     return " ".join(printable(name).replace("\ufffe", "\ufffd").split())
@@ -153,9 +153,9 @@ def test_a_gate_that_judged_no_time_does_not_say_by_which_rule(
 ) -> None:
     assert "Calibration: none" in markdown(report())
     assert "Calibration" not in markdown(report(**changes))
-    for shown, told in ((report(), True), (report(**changes), False)):
+    for shown, has_rule in ((report(), True), (report(**changes), False)):
         print_gate(shown, {})
-        assert ("error rate" in capsys.readouterr().out) is told
+        assert ("error rate" in capsys.readouterr().out) is has_rule
 
 
 def test_no_mention_or_reference_is_created() -> None:
@@ -213,7 +213,7 @@ def test_large_changes_are_reported_as_factors() -> None:
 
 
 def require_junit_structure(root: ElementTree.Element) -> None:
-    """The rules of the schema that Jenkins and others share, as far as they concern us."""
+    """The relevant rules of the schema that Jenkins and others share."""
     assert root.tag == "testsuites"
     for suite in root:
         assert suite.tag == "testsuite" and suite.get("name")
@@ -287,7 +287,7 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
 
 
 def understood(line: str) -> tuple[str, dict[str, str], str]:
-    """A workflow command as GitHub's runner reads it."""
+    """A workflow command as parsed by GitHub's runner."""
     match = re.fullmatch(r"::(\w+) ([^\n\r]*?)::([^\n\r]*)", line)
     assert match, line
 

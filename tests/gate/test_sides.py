@@ -65,7 +65,7 @@ def git(two_commits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> G
 
 
 def state(git: Git) -> tuple[str, ...]:
-    """All that a gate must leave as it was."""
+    """Everything that a gate must not change."""
     return tuple(
         git(*words)
         for words in (
@@ -238,11 +238,11 @@ def test_outside_of_a_repository_there_are_no_revisions(tmp_path: Path) -> None:
 
 
 def test_setup_runs_in_each_checkout_and_its_failure_is_shown(git: Git) -> None:
-    command = 'echo "$FIRSTLIGHT_SIDE $(cat code.py)" > told.txt'
+    command = 'echo "$FIRSTLIGHT_SIDE $(cat code.py)" > seen.txt'
     with from_revisions(Path.cwd(), "HEAD~1", "HEAD", setup=command) as sides:
-        told = [(side.file_root / "told.txt").read_text() for side in sides if side.file_root]
-    assert told == ["base VALUE = 1\n", "head VALUE = 2\n"]
-    assert not Path("told.txt").exists()
+        seen = [(side.file_root / "seen.txt").read_text() for side in sides if side.file_root]
+    assert seen == ["base VALUE = 1\n", "head VALUE = 2\n"]
+    assert not Path("seen.txt").exists()
     with (
         pytest.raises(SetupError, match=r"(?s)base with exit code 3.*no such wheel"),
         from_revisions(Path.cwd(), "HEAD~1", "HEAD", setup="echo no such wheel; exit 3"),

@@ -15,13 +15,13 @@ from firstlight.report.cheapest import cheapest_spans, policy_groups
 from firstlight.report.html import render
 
 
-def told(
+def answer_text(
     *plans: Plan,
     cold: dict[str, tuple[float, float, float]] | None = None,
     warm: dict[str, float] | None = None,
     **changes: dict[str, Any],
 ) -> str:
-    """The answer's text; numbers and fields of a case are set by its backend."""
+    """The text of the answer; times and other fields of a case are given by backend."""
     run, samples = made(*plans, cold=cold, warm=warm, **changes)
     (card,) = parse(render(run, samples)).all("article")
     return card.text.replace("\u202f", " ")
@@ -56,7 +56,7 @@ def even(calls: int | str, low: int | str, high: int | str, **others: Any) -> Br
 
 
 def test_first_fastest_and_break_even_have_one_sentence_each() -> None:
-    words = told(
+    words = answer_text(
         NUMPY, JIT, cold=COLD, warm=WARM, jax_jit={"break_even_calls": even(1243, 1100, 1400)}
     )
     assert "numpy answers first, after 210 ms [200, 220]; jax-jit is the fastest once warm" in words
@@ -65,63 +65,63 @@ def test_first_fastest_and_break_even_have_one_sentence_each() -> None:
 
 def test_of_several_uncompiled_backends_the_one_overtaken_last_is_named() -> None:
     other = {"torch-eager": {"calls": 30, "low": 20, "high": 40}}
-    words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": even(51, 50, 52, **other)})
+    words = answer_text(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": even(51, 50, 52, **other)})
     assert "overtakes the last uncompiled backend (numpy) after 51 calls (50–52)." in words
 
 
 def test_never_is_stated_with_the_backends_that_are_overtaken() -> None:
     other = {"torch-eager": {"calls": 310}}
     never = even("never", "never", "never", **other)
-    words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
+    words = answer_text(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
     assert "jax-jit never overtakes numpy (it is ahead of torch-eager after 310 calls)." in words
 
 
 def test_never_with_an_interval_that_disagrees_says_so() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even("never", 40000, "never")})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even("never", 40000, "never")})
     assert "never overtakes numpy, though the interval reaches down to 40 000 calls." in words
 
 
 def test_a_break_even_whose_interval_has_no_end_says_so() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(31, 28, "never")})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even(31, 28, "never")})
     assert "after 31 calls (28 to never)." in words
 
 
 def test_an_interval_of_low_confidence_says_how_low() -> None:
     low = replace(even(31, 28, 40), confidence=0.75)
-    assert "(28–40 at 75 %)" in told(NUMPY, JIT, jax_jit={"break_even_calls": low})
+    assert "(28–40 at 75 %)" in answer_text(NUMPY, JIT, jax_jit={"break_even_calls": low})
     none = replace(low, confidence=0.0)
-    assert "(too few processes for an interval)" in told(
+    assert "(too few processes for an interval)" in answer_text(
         NUMPY, JIT, jax_jit={"break_even_calls": none}
     )
 
 
 def test_a_median_of_too_few_processes_says_how_sure_its_interval_is() -> None:
     sure = {"cold_seconds": Estimate(0.21, 0.2, 0.22, 2, 0.5)}
-    assert "210 ms [200, 220] at 50 %" in told(NUMPY, JIT, numpy=sure)
+    assert "210 ms [200, 220] at 50 %" in answer_text(NUMPY, JIT, numpy=sure)
 
 
 def test_a_compiled_case_that_answers_first_has_nothing_to_pay_back() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(1, 1, 1)})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even(1, 1, 1)})
     assert "jax-jit answers before numpy, so compiling has nothing to pay back." in words
 
 
 def test_overlapping_intervals_are_not_ranked() -> None:
     close = {"numpy": (0.21, 0.20, 0.22), "torch-eager": (0.215, 0.21, 0.23)}
     same = {"numpy": 1e-3, "torch-eager": 1.005e-3}
-    words = told(NUMPY, EAGER, cold=close, warm=same)
+    words = answer_text(NUMPY, EAGER, cold=close, warm=same)
     assert "numpy (210 ms [200, 220]) and torch-eager (215 ms [210, 230]) answer first:" in words
     assert "Once warm, numpy" in words and "cannot be told apart: their intervals overlap" in words
     assert "None of them compiles." in words
 
 
 def test_a_single_backend_is_not_called_first_or_fastest() -> None:
-    words = told(NUMPY, cold=COLD, warm=WARM)
+    words = answer_text(NUMPY, cold=COLD, warm=WARM)
     assert "numpy is the only backend with a result: first result after 210 ms" in words
     assert "answers first" not in words and "fastest" not in words
 
 
 def test_without_a_quotable_result_only_the_reasons_are_shown() -> None:
-    words = told(
+    words = answer_text(
         NUMPY,
         JIT,
         numpy={"status": "failed", "reason": "wrong"},
@@ -135,7 +135,7 @@ def test_without_a_quotable_result_only_the_reasons_are_shown() -> None:
 @pytest.mark.parametrize("status", ["unproven", "incomplete", "crashed", "out-of-memory"])
 def test_a_case_that_is_not_valid_is_never_ranked(status: str) -> None:
     fast = {"numpy": (0.21, 0.20, 0.22), "jax-jit": (0.01, 0.01, 0.01)}
-    words = told(NUMPY, JIT, cold=fast, jax_jit={"status": status})
+    words = answer_text(NUMPY, JIT, cold=fast, jax_jit={"status": status})
     assert "numpy is the only backend with a result" in words
     assert f"Not compared: jax-jit ({status})." in words
 
@@ -197,7 +197,7 @@ def test_the_ribbon_is_the_lower_envelope_of_the_totals() -> None:
 
 
 def test_no_case_is_the_fastest_while_one_has_no_warm_number() -> None:
-    words = told(
+    words = answer_text(
         NUMPY,
         JIT,
         numpy={"warm_call_seconds": None, "warm_reason": "no steady state in 4 of 6 processes"},
@@ -211,5 +211,5 @@ def test_no_case_is_the_fastest_while_one_has_no_warm_number() -> None:
 
 def test_a_case_in_tiers_states_from_which_call_on_compiling_is_faster() -> None:
     tiers = Plan("mlp", "small", "jax-jit", cache="tiered")
-    words = told(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
+    words = answer_text(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
     assert words.count("From 445 calls on, compiling takes less than NumPy alone.") == 1

@@ -51,7 +51,7 @@ def test_csv_has_a_row_for_every_timed_process_and_its_phases_add_up() -> None:
 
 @pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@sum", "\t=1"])
 def test_no_name_is_a_formula_in_a_spreadsheet(name: str) -> None:
-    """What a spreadsheet computes: a cell whose first character is one of these."""
+    """A spreadsheet computes cells whose first character is one of these."""
     case = replace(OK[0], workload=name, size=name)
     samples = [s for s in SAMPLES if s.case == case.case]
     text = csv_text(replace(RUN, cases=(case,)), samples)

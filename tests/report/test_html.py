@@ -1,4 +1,4 @@
-"""The page tells what the run holds, nothing that may not be told, and nothing from elsewhere."""
+"""The page shows what the run holds, nothing that may not be shown, and loads nothing."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_the_page_asks_for_nothing_from_elsewhere(page: str, tree: Node) -> None
 def test_the_browser_runs_the_script_and_style_of_this_page_and_no_other(
     page: str, tree: Node, tag: str
 ) -> None:
-    """The policy names them by hash, and nothing in the page needs more than that."""
+    """The policy lists them by hash, and the page needs nothing else."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
     policy = next(n for n in tree.all("meta") if n.attributes.get("http-equiv"))

@@ -152,7 +152,7 @@ def test_interval_without_pairs_covers_the_true_ratio_at_its_stated_rate(noise: 
 
 @pytest.mark.parametrize("n", [6, 12, 20])
 def test_p_of_pairs_is_below_alpha_with_probability_at_most_alpha(n: int) -> None:
-    """Also when the machine drifts and its processes come out at two speeds."""
+    """Also if the machine drifts or processes have two speeds."""
     generator = np.random.default_rng(n)
     draw, trials = NOISES["two speeds"], 2000
     alarms = 0

@@ -92,7 +92,7 @@ def test_leaving_out_starts_that_cannot_win_changes_no_result(shape: str, n: int
 def test_a_series_is_taken_for_one_segment_only_where_the_full_search_finds_no_change(
     shape: str,
 ) -> None:
-    """Around the penalty from which on there is no change, where a wrong bound would show."""
+    """Around the smallest penalty without a change point, where a wrong bound would show."""
     series = SHAPES[shape](60, np.random.default_rng(5))
     costs = costs_of(series)
     low, high = 0.0, 512.0
@@ -159,7 +159,7 @@ def test_summaries_by_method_1_still_take_such_a_step_for_noise() -> None:
 def test_the_work_for_a_series_is_bounded_however_long_it_is(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred thousand calls in a full search are five thousand million segments."""
+    """A full search of 100 000 calls would evaluate 5 · 10⁹ segments."""
     from firstlight.statistics.change_points import _Search
 
     looked_at = 0

@@ -91,7 +91,7 @@ def test_processes_without_a_steady_state_are_counted_not_left_out() -> None:
 
 
 def test_processes_at_two_speeds_have_no_median() -> None:
-    """Half at 50 µs and half at 16 ms: 8 ms would be a number that no process had."""
+    """Half at 50 µs and half at 16 ms: no process had the median, 8 ms."""
     slow = dict.fromkeys((1, 3, 5), (0.016,) * 40)
     found = summaries(
         (NUMPY, samples(NUMPY, [1.0] * 6, 50e-6, calls=slow)), (JIT, samples(JIT, [2.0] * 6, 1e-4))

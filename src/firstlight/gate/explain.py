@@ -103,7 +103,7 @@ def record_steps(
                 report = outcome.report or {}
                 if "functions" not in report:
                     said = report.get("exception") or outcome.output_tail[-300:]
-                    return f"{side.name} could not be watched: {said.strip() or 'no report'}"
+                    return f"{side.name}: recording functions failed: {said.strip() or 'no report'}"
                 found[side.name].append(report["functions"])
     return found
 

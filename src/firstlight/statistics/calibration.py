@@ -42,7 +42,6 @@ class Threshold:
     """A ratio that an A/A comparison exceeds, in either direction, with probability at most α."""
 
     ratio: float
-    k: int  # number of A/A ratios it is computed from
     source: str  # for people
 
 
@@ -69,7 +68,7 @@ class Thresholds:
         for ratios, words in ((own, "of this case"), (every, "of all cases")):
             found = threshold(ratios, self.alpha)
             if found is not None:
-                return Threshold(found, len(ratios), f"{len(ratios)} A/A ratios {words}")
+                return Threshold(found, f"{len(ratios)} A/A ratios {words}")
         return None
 
     def with_results(self, results: Sequence[AAResult]) -> Thresholds:
