@@ -54,8 +54,8 @@ def record(options: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from firstlight.compare.conditions import machine_class
-    from firstlight.gate.measuring import Pair
-    from firstlight.gate.selection import choose
+    from firstlight.gate.measuring import PairedMeasurement
+    from firstlight.gate.selection import select_cases
     from firstlight.gate.sides import same_side_twice
     from firstlight.measure.case_selection import SAMPLING
     from firstlight.measure.host import describe_host
@@ -73,8 +73,8 @@ def record(options: argparse.Namespace) -> None:
     }
     settings = replace(SAMPLING["gate"], seed=int(time.time()))
     with same_side_twice() as pair_of_sides:
-        chosen = choose("quick", pair_of_sides, pattern=options.pattern)
-        with Pair(chosen.cases, settings, pair_of_sides, keep) as pair:
+        chosen = select_cases("quick", pair_of_sides, pattern=options.pattern)
+        with PairedMeasurement(chosen.cases, settings, pair_of_sides, keep) as pair:
             pair.prepare(lambda *_: None)
             for number in range(options.rounds):
                 pair.measure(number, number + 1, lambda *_: None)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from firstlight.compare.quantities import of_pair
+from firstlight.compare.quantities import round_times
 from firstlight.records import ColdStart, Sample, WarmCalls
 
 KEPT = ("cold_seconds", "compile", "warm_call_seconds")
@@ -76,7 +76,7 @@ def collect(sides: Mapping[str, Sequence[Sample]], about: Mapping[str, Any]) -> 
         if any(s.status != "ok" for s in pair):
             continue
         case = cases.setdefault(key[0], {"rounds": [], "seconds": []})
-        times = of_pair(*pair)
+        times = round_times(*pair)
         case["rounds"].append([_kept(s, of) for s, of in zip(pair, times, strict=True)])
         case["seconds"].append(sum(durations.get((s.case, s.order), 0.0) for s in pair))
     return {

@@ -20,8 +20,7 @@ from firstlight.present.progress import Progress
 from firstlight.records import CaseSummary, Plan, Sample, stamp
 from firstlight.records.run_directory import RunDirectory
 from firstlight.records.summary import Run as RunRecord
-from firstlight.report.html import render
-from firstlight.report.notebook import run_html
+from firstlight.report.html import notebook_html, render
 from firstlight.report.terminal import run_tables
 from firstlight.statistics.run_summaries import assemble, load
 
@@ -66,7 +65,7 @@ class Run:
         return f"{run_tables(self.record)}\n{self.path}"
 
     def _repr_html_(self) -> str:
-        return run_html(self.record, self.samples)
+        return notebook_html(self.record, self.samples)
 
 
 def run(

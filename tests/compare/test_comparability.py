@@ -179,7 +179,7 @@ def test_variables_that_steer_a_framework_forbid_comparing_and_search_paths_do_n
 
 
 def hashed(m: Measured, *hashes: str | None) -> Measured:
-    """With a checking process of CASE that hashed its input arrays."""
+    """A run with a check process of CASE that hashed its input arrays."""
     facts = {"data_sha256": None if hashes == (None,) else list(hashes)}
     check = Sample(CASE, "check", 0, 0, "", "ok", facts=facts)
     return replace(m, samples=[check, *(s for s in m.samples if s.kind != "check")])
@@ -271,7 +271,7 @@ def test_a_run_beside_which_others_used_the_cpu_decides_nothing(side: str) -> No
 
 
 def test_processes_that_can_never_be_significant_are_said_to_be_too_few() -> None:
-    """Four a side have no p-value below 2 / C(8, 4) = 1/35; five times that is 0.14."""
+    """With four runs per side no p-value is below 2 / C(8, 4) = 1/35; five times that is 0.14."""
 
     def few(name: str, speed: float) -> Measured:
         plans = [Plan("mlp_train", "small", b, processes=4, speed=speed) for b in BACKENDS]
@@ -300,7 +300,7 @@ def test_processes_that_can_never_be_significant_are_said_to_be_too_few() -> Non
         (20.1, "20"),
     ],
 )
-def test_memory_is_told_as_what_it_is_about(gibibytes: float, words: str) -> None:
+def test_memory_is_reported_as_approximate(gibibytes: float, words: str) -> None:
     assert f"about {words} GiB" in machine_class(host(memory_bytes=int(gibibytes * 2**30)))
 
 
@@ -337,7 +337,7 @@ def test_enough_runs_are_those_that_can_reach_95_percent() -> None:
     ]  # fmt: skip
 
 
-def test_another_machine_is_refused_with_its_name_unless_told() -> None:
+def test_another_machine_is_refused_by_name_unless_overridden() -> None:
     other = measured("elsewhere", host=host(cpu={"model": "Another", "usable_cores": 2}))
     with pytest.raises(NotComparableError, match=r"elsewhere: machine: .*Another.*") as caught:
         compare_runs([measured("one")], [other])
@@ -352,12 +352,12 @@ def test_one_case_with_other_data_is_left_out_and_the_others_are_compared() -> N
     report = compare_runs([one], [changed])
     assert set(report.left_out) == {CASE} and "seed" in report.left_out[CASE]
     assert {c.case for c in report.comparisons} == {NUMPY}
-    told = compare_runs([one], [changed], anyway=True)
-    assert not told.left_out and "seed" in told.overridden[0]
-    assert {c.case for c in told.comparisons} == {CASE, NUMPY}
+    report = compare_runs([one], [changed], anyway=True)
+    assert not report.left_out and "seed" in report.overridden[0]
+    assert {c.case for c in report.comparisons} == {CASE, NUMPY}
 
 
-def test_a_case_that_failed_has_no_times_to_compare_even_if_told() -> None:
+def test_a_failed_case_has_no_times_to_compare_even_if_overridden() -> None:
     one, two = measured("one"), measured("two")
     cases = tuple(replace(c, status="failed") if c.case == CASE else c for c in two.run.cases)
     report = compare_runs([one], [replace(two, run=replace(two.run, cases=cases))], anyway=True)

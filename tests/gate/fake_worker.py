@@ -1,4 +1,4 @@
-"""A worker that takes no time: `spawn` for Runner and Pair, with times that a test decides."""
+"""A worker that takes no time: `spawn` for Runner and PairedMeasurement, with chosen times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Times = Callable[[str, str, int], tuple[float, float]]
 
 
 class FakeWorker:
-    """Answers as a worker would; the side is told by the interpreter that it was started with."""
+    """Answers like a worker; it recognises the side by the interpreter it is started with."""
 
     def __init__(self, times: Times) -> None:
         self.times_of: Callable[[str], Times] = lambda program: times

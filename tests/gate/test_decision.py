@@ -56,7 +56,7 @@ def sides(
     seed: int = 0,
     factors: Mapping[str, tuple[float, float]] | None = None,
 ) -> Sides:
-    """Both sides of interleaved rounds; `factors` are those of a case's compile and warm call."""
+    """Both sides in interleaved rounds; `factors` apply to compile and warm call of a case."""
     generator = np.random.default_rng(seed)
     found: Sides = ([], [])
     for case in cases:
@@ -108,13 +108,13 @@ def test_ten_percent_more_is_a_regression_of_what_was_slowed(
     assert any(reason.startswith(f"{A}: {quantity} got slower: +") for reason in report.reasons)
 
 
-def test_an_improvement_passes_and_is_told() -> None:
+def test_an_improvement_passes_and_is_reported() -> None:
     report = decide(*sides(A, factors={A: (1.0, 0.8)}))
     assert (report.verdict, only(report, "warm_call_seconds")) == ("pass", "improvement")
     assert any("faster" in reason for reason in report.reasons)
 
 
-def test_a_speed_up_that_is_not_significant_is_no_same_and_does_not_stand_in_the_way() -> None:
+def test_a_speed_up_that_is_not_significant_is_inconclusive_but_does_not_block() -> None:
     base, head = sides(A, noise=0.002, rounds=6, factors={A: (1.0, 0.6)})
     report = decide(base, head, gated=("cold_seconds", "warm_call_seconds"))
     (found,) = [c for c in report.comparisons if c.quantity == "warm_call_seconds"]
@@ -146,7 +146,7 @@ def test_a_significant_change_below_the_minimum_effect_passes() -> None:
         (Effect(0.98, 0.97, 0.99, 0.95, 1e-4, 12, True), "within the threshold of −2.9 %"),
     ],
 )
-def test_a_significant_change_that_does_not_count_is_told_why(effect: Effect, words: str) -> None:
+def test_a_significant_change_that_does_not_count_has_a_reason(effect: Effect, words: str) -> None:
     """It was: "+5.4 %, within the threshold of +3.0 %"."""
     verdict, reason = judge(effect, 1e-4, 1.03, Rule(0.05, 0.03, 0.10))
     assert verdict == "same" and reason is not None and words in reason
@@ -161,7 +161,7 @@ def test_the_lower_end_of_the_interval_must_exceed_the_limit_not_the_estimate() 
 
 
 def test_pairs_are_made_by_round_not_by_place() -> None:
-    """Drift of 20 % between rounds drowns 10 %, unless the values of a round stand together."""
+    """A drift of 20 % between rounds hides 10 %, unless the values of a round are paired."""
     base, head = sides(A, factors={A: (1.1, 1.0)})
     assert decide(base, head[::-1]).verdict == "regression"
     shifted = [replace(s, index=(s.index + 1) % 12) for s in head]
@@ -222,7 +222,7 @@ def test_without_a_calibration_the_report_says_so() -> None:
     assert "firstlight calibrate" in decide(*sides(A)).calibration
 
 
-def test_a_phase_that_takes_no_time_is_told_but_does_not_decide() -> None:
+def test_a_short_phase_is_reported_but_does_not_decide() -> None:
     base, head = sides(A, factors={A: (1.5, 1.0)})
     # Only 2 % of the cold start: half as much again is 1 % of what a user waits for.
     small = [
@@ -275,7 +275,7 @@ def test_five_rounds_are_too_few_for_any_verdict() -> None:
     assert "too few" in report.reasons[0]
 
 
-def test_a_control_case_that_moves_proves_that_the_run_proves_nothing() -> None:
+def test_a_control_case_that_moves_makes_the_gate_inconclusive() -> None:
     base, head = sides(A, B, factors={A: (1.2, 1.0), B: (1.0, 1.2)})
     assert decide(base, head).verdict == "regression"
     report = decide(base, head, control=B)
@@ -285,7 +285,7 @@ def test_a_control_case_that_moves_proves_that_the_run_proves_nothing() -> None:
     assert decide(*faster, control=B).verdict == "inconclusive"
 
 
-def test_a_control_case_that_stays_does_not_stand_in_the_way() -> None:
+def test_a_control_case_that_does_not_move_has_no_effect() -> None:
     base, head = sides(A, B, factors={A: (1.2, 1.0)})
     report = decide(base, head, control=B)
     assert (report.verdict, report.control_moved) == ("regression", False)
@@ -303,7 +303,7 @@ def two_speeds(side: list[Sample]) -> list[Sample]:
     ]
 
 
-def test_processes_of_the_base_at_two_speeds_are_told_and_not_judged() -> None:
+def test_processes_of_the_base_at_two_speeds_are_reported_and_not_judged() -> None:
     base, head = sides(A)
     report = decide(two_speeds(base), two_speeds(head))
     assert report.verdict == "pass"
@@ -320,7 +320,7 @@ def test_a_control_alone_judges_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["compiles", "warm_compiles", "equations"])
-def test_one_more_compile_or_equation_is_a_regression_whatever_the_times(name: str) -> None:
+def test_one_more_compile_or_equation_is_a_regression_even_with_equal_times(name: str) -> None:
     base, head = sides(A, noise=0.4)
     report = decide(counted(base, A, **{name: 3}), counted(head, A, **{name: 4}))
     assert report.verdict == "regression"
@@ -336,7 +336,7 @@ def test_counts_that_are_left_out_have_no_verdict_anywhere() -> None:
     assert not any("compiles" in reason for reason in report.reasons)
 
 
-def test_fewer_compiles_pass_and_are_told_as_unexplained() -> None:
+def test_fewer_compiles_pass_and_are_reported_as_unexplained() -> None:
     base, head = sides(A)
     report = decide(base, counted(head, A, compiles=2))
     assert report.verdict == "pass"
@@ -353,7 +353,7 @@ def test_cache_misses_are_counted_from_requests_and_hits() -> None:
     assert any("cache_misses: 0 before, 2 now" in reason for reason in report.reasons)
 
 
-def test_traces_are_told_but_do_not_decide() -> None:
+def test_traces_are_reported_but_do_not_decide() -> None:
     base, head = sides(A)
     report = decide(base, counted(head, A, traces=20))
     assert report.verdict == "pass"
@@ -361,7 +361,7 @@ def test_traces_are_told_but_do_not_decide() -> None:
     assert (found.verdict, found.gated) == ("regression", False)
 
 
-def test_a_count_that_varies_by_itself_is_judged_only_where_it_clearly_grew() -> None:
+def test_a_count_that_varies_is_a_regression_only_if_it_clearly_grew() -> None:
     def alternate(side: list[Sample], *values: int) -> list[Sample]:
         return [replace(s, counts={"compiles": values[s.index % len(values)]}) for s in side]
 
@@ -423,7 +423,7 @@ def test_a_control_that_moved_excuses_a_time_limit_but_no_wrong_result() -> None
     assert decide(base, broken(head, A, "failed"), control=B).verdict == "regression"
 
 
-def test_a_control_that_breaks_on_the_head_is_not_the_changes_doing() -> None:
+def test_a_control_that_breaks_on_the_head_is_not_blamed_on_the_change() -> None:
     base, head = sides(A, B)
     assert decide(base, broken(head, B, "crashed"), control=B).verdict == "inconclusive"
 
@@ -464,7 +464,7 @@ def test_nothing_measured_is_infrastructure() -> None:
 
 
 def gate(seed: int, **options: object) -> GateReport:
-    """A gate with its looks, as the command runs it: to the first that decides."""
+    """A gate as the command runs it: up to the first look that decides."""
     report = None
     base, head = sides(A, B, rounds=LOOKS[-1].rounds, seed=seed, **options)  # type: ignore[arg-type]
     for look in LOOKS:
@@ -477,13 +477,13 @@ def gate(seed: int, **options: object) -> GateReport:
 
 
 def test_equal_sides_fail_less_often_than_stated_over_all_looks() -> None:
-    """α = 5 % in either direction; minimum effect and interval make it far less."""
+    """α is 5 % for both directions; minimum effect and interval reduce it much further."""
     verdicts = [gate(seed, noise=0.15).verdict for seed in range(60)]
     assert verdicts.count("regression") <= 3  # 2.5 % of 60, and two standard deviations
 
 
 def test_stopping_at_a_regression_beyond_doubt_adds_next_to_no_false_alarms() -> None:
-    """A look claims with its share; one that ends the gate early needs a much smaller p-value."""
+    """A look uses its share of α; to end the gate early takes a much smaller p-value."""
     early = sum(min(look.alpha, BEYOND_DOUBT) for look in LOOKS[:-1]) / 2
     assert early < 0.0031
     base, head = sides(A, B, noise=0.15, seed=1)

@@ -147,7 +147,7 @@ def test_a_function_that_is_compiled_more_often_or_longer_comes_first() -> None:
     assert (found[0].base_times, found[0].head_times) == (1, 2)
 
 
-def test_phases_that_make_up_the_difference_are_told_largest_first() -> None:
+def test_phases_that_account_for_the_shift_are_listed_largest_first() -> None:
     def quantity(name: str, base: float, head: float) -> object:
         return comparison(
             "a",
@@ -210,15 +210,15 @@ def test_a_program_that_grew_is_found_in_real_compilations(
     monkeypatch.setattr(explaining, "_PROCESSES", 1)
     pair = PairedCase(found["base"], found["head"])
     settings = replace(SAMPLING["quick"], timeout_seconds=120.0)
-    told = explain(
+    explanation = explain(
         report(comparison(pair.id)), pair, settings, (sides[0], sides[1]), tmp_path / "explain"
     )
-    assert told.problem is None
-    status = {p.name: p.status for p in told.programs}
+    assert explanation.problem is None
+    status = {p.name: p.status for p in explanation.programs}
     assert status["jit_stays"] == "same" and status["jit_grows"] == "changed"
-    [grows] = [p for p in told.programs if p.name == "jit_grows"]
+    [grows] = [p for p in explanation.programs if p.name == "jit_grows"]
     assert grows.instructions["tanh"] == (0, 1)
-    assert {f.phase for f in told.functions if f.function == "grows"} == {
+    assert {f.phase for f in explanation.functions if f.function == "grows"} == {
         "trace",
         "lower",
         "compile",

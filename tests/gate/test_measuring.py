@@ -16,7 +16,7 @@ import pytest
 
 from firstlight.gate.decision import Look, Rules, for_decision
 from firstlight.gate.job import measure_and_judge, with_notes
-from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, paired_rounds
+from firstlight.gate.measuring import PairedCase, PairedMeasurement, complete_rounds, paired_rounds
 from firstlight.gate.planning import looks_for, require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
@@ -38,7 +38,7 @@ def case(workload: str = "matmul") -> PairedCase:
 
 
 def noise(number: int) -> float:
-    """Within 1 %, never twice the same, and without any pattern that a side could have."""
+    """Within 1 %, all different, and independent of the side."""
     return 1 + ((number * 7919 + 13) % 101) / 101 / 100
 
 
@@ -55,7 +55,7 @@ def times(head: float = 1.0) -> Callable[[str, str, int], tuple[float, float]]:
 
 
 class Kept:
-    """Samples of both sides as they come."""
+    """Collects the samples of both sides."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[Sample]] = {"base": [], "head": []}
@@ -77,7 +77,7 @@ def gate(
     kept = Kept()
     chosen = cases or [case()]
     looks = rules.pop("looks", looks_for(0.05, 12))
-    with Pair(chosen, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement(chosen, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         return measure_and_judge(pair, Rules(looks=looks, **rules), kept.read, silent), kept
 
@@ -93,8 +93,8 @@ def test_every_round_has_each_case_once_on_each_side_one_after_the_other() -> No
         assert {(job.kind, job.index) for job in jobs} == {("timed", number)}
 
 
-def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
-    """Exact p-values rest on it: 2000 coins are fair and independent of the coin before."""
+def test_the_side_that_goes_first_is_drawn_in_every_round() -> None:
+    """Exact p-values rest on it: of 2000 draws, each is fair and independent of the one before."""
     firsts = [jobs[0].sides[0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
     heads = firsts.count("head")
     assert abs(heads - 1000) < 4 * 22.4  # four standard deviations of a fair coin
@@ -102,7 +102,7 @@ def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
     assert abs(repeats - 1000) < 4 * 22.4
 
 
-def test_a_seed_gives_one_order_wherever_one_begins() -> None:
+def test_the_order_of_a_round_depends_only_on_seed_and_round() -> None:
     cases = [case("matmul"), case("sweep")]
     whole = list(paired_rounds(cases, 0, 10, seed=5))
     assert list(paired_rounds(cases, 4, 10, seed=5)) == whole[4:]
@@ -145,7 +145,7 @@ def test_equations_of_the_check_process_are_gated_under_one_jax_only(
     worker = FakeWorker(times())
     worker.counts = {"base": {"equations": 10}, "head": {"equations": 14}}
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         worker.counts = {}  # timed processes do not count them
         rules = Rules(looks=looks_for(0.05, 12), same_jax=same_jax)
@@ -155,7 +155,7 @@ def test_equations_of_the_check_process_are_gated_under_one_jax_only(
 
 
 def test_the_control_is_out_of_reach_of_either_side() -> None:
-    """It runs under the gate's own interpreter, and a head that is slow does not slow it."""
+    """It runs under the gate's own interpreter, so a slow head does not affect it."""
     worker = FakeWorker(times(head=1.5))
     report, kept = gate(worker, [case(), control_case()], control=CONTROL)
     control = [c for c in worker.calls if "option_greeks" in c[1]]
@@ -166,7 +166,7 @@ def test_the_control_is_out_of_reach_of_either_side() -> None:
 
 
 def test_when_the_control_moves_the_times_prove_nothing() -> None:
-    """A machine that is slower whenever the head has its turn."""
+    """A machine that is slower whenever the head runs."""
     worker = FakeWorker(times(head=1.5))
     rounds = paired_rounds([control_case()], 0, 12, SETTINGS.seed)
     turns = iter([side for jobs in rounds for job in jobs for side in job.sides])
@@ -176,7 +176,7 @@ def test_when_the_control_moves_the_times_prove_nothing() -> None:
         return worker(job, *arguments, python=side, **turn)
 
     kept = Kept()
-    with Pair([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+    with PairedMeasurement([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
         pair.prepare(silent)
         rules = Rules(looks=looks_for(0.05, 12), control=CONTROL)
         report = measure_and_judge(pair, rules, kept.read, silent)
@@ -204,7 +204,7 @@ def test_both_sides_are_checked_also_where_the_first_fails() -> None:
     assert gate(worker)[0].verdict == "infrastructure"
 
 
-def test_the_control_is_not_timed_where_everything_else_is_broken() -> None:
+def test_the_control_is_not_timed_if_everything_else_is_broken() -> None:
     worker = FakeWorker(times())
     worker.fails = {("head", "check")}
     report, _ = gate(worker, [case(), control_case()], control=CONTROL)
@@ -227,7 +227,7 @@ def test_rounds_that_can_never_call_a_time_slower_are_refused(
 # --- what breaks now and then --------------------------------------------------------------------
 
 
-def test_a_process_that_breaks_once_is_repeated_on_both_sides_and_fails_nobody() -> None:
+def test_a_process_that_breaks_once_is_repeated_on_both_sides_and_does_not_fail_the_gate() -> None:
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind, number) == ("head", "timed", 4)
     report, kept = gate(worker)
@@ -248,7 +248,7 @@ def test_a_check_that_fails_once_does_not_keep_its_case_from_being_timed() -> No
     assert [f.case for f in report.flaky] == [case().id]
 
 
-def test_a_process_that_always_breaks_on_the_head_fails_and_is_not_timed_again() -> None:
+def test_a_process_that_always_breaks_on_the_head_fails_the_gate_and_is_not_timed_again() -> None:
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind) == ("head", "timed") and number >= 2
     report, kept = gate(worker)
@@ -259,7 +259,7 @@ def test_a_process_that_always_breaks_on_the_head_fails_and_is_not_timed_again()
 def test_a_head_that_breaks_in_every_second_round_is_a_regression_although_repeats_succeed() -> (
     None
 ):
-    """It is measured on until that is beyond chance: eleven uneven rounds of one kind are."""
+    """The gate continues until chance is excluded, here for a second look."""
     worker = FakeWorker(times())
     worker.breaks = lambda side, kind, number: (side, kind) == ("head", "timed") and number % 3 == 1
     report, _ = gate(worker, looks=(Look(12, 0.02), Look(24, 0.03)))
@@ -281,8 +281,8 @@ def test_three_uneven_rounds_of_twelve_are_neither_a_regression_nor_nothing() ->
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
-def test_a_benchmark_as_flaky_on_the_head_as_on_the_base_seldom_fails(share: float) -> None:
-    """One commit against itself: 5 % of its processes broken made one gate in four fail."""
+def test_a_benchmark_equally_flaky_on_both_sides_rarely_fails(share: float) -> None:
+    """One commit against itself, 5 % of processes broken: once, one gate in four failed."""
     draw, verdicts, flaky = random.Random(3), Counter[str](), 0
     for _ in range(20):
         worker = FakeWorker(times())
@@ -300,12 +300,12 @@ def test_an_interrupted_repetition_is_taken_up_again() -> None:
     first.interrupt_after = 2 + 4  # both checks, the first round and its first repetition
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     done, second = {side: list(found) for side, found in kept.samples.items()}, FakeWorker(times())
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     head = [s.status for s in kept.samples["head"] if (s.kind, s.index) == ("timed", 0)]
@@ -331,8 +331,8 @@ def test_a_gate_goes_on_while_a_case_is_undecided_and_stops_when_none_is() -> No
     assert report.rounds == 24 and report.alpha == 0.02
 
 
-def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
-    """Ninety-six rounds for a case that is still noisy would not make it less proven."""
+def test_a_proven_regression_ends_a_gate_even_if_other_cases_are_undecided() -> None:
+    """It is as proven after 96 rounds for another case that is still noisy."""
     slow, noisy = case("matmul"), case("sweep")
     looks = (Look(12, 0.03), Look(24, 0.01), Look(48, 0.01))
 
@@ -350,12 +350,12 @@ def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
     assert (report.verdict, report.rounds) == ("regression", 48)
 
 
-def test_shares_of_the_looks_add_up_to_the_rate_that_was_asked_for() -> None:
+def test_shares_of_the_looks_add_up_to_the_requested_rate() -> None:
     assert sum(look.alpha for look in looks_for(0.01, None)) == pytest.approx(0.01)
     assert looks_for(0.1, 30) == (Look(30, 0.1),)
 
 
-def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
+def test_at_the_deadline_complete_rounds_are_judged() -> None:
     now = [0.0]
     worker = FakeWorker(times(head=1.2))
 
@@ -364,7 +364,9 @@ def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
         return worker(*arguments, **named)
 
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn, clock=lambda: now[0]) as pair:
+    with PairedMeasurement(
+        [case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn, clock=lambda: now[0]
+    ) as pair:
         pair.prepare(silent)  # 20 s; a round takes 20 s more
         report = measure_and_judge(
             pair, Rules(looks=looks_for(0.05, 12)), kept.read, silent, deadline=191.0
@@ -377,13 +379,13 @@ def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
 # --- nothing is lost ------------------------------------------------------------------------------
 
 
-def test_an_interrupted_gate_goes_on_where_it_was() -> None:
+def test_an_interrupted_gate_continues_where_it_stopped() -> None:
     kept = Kept()
     first = FakeWorker(times())
     first.interrupt_after = 2 + 7  # both checks, three rounds and a half: that half is lost
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 12, silent)
@@ -391,7 +393,7 @@ def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     assert complete_rounds(kept.samples) == 3
     second = FakeWorker(times())
     done = {side: list(found) for side, found in kept.samples.items()}
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
         pair.prepare(silent)
         pair.measure(0, 12, silent)
     assert Counter(kind for _, _, kind in second.calls) == {"check": 2, "timed": 24 - 6}
@@ -401,7 +403,7 @@ def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     assert len(orders) == len(set(orders))
 
 
-def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again() -> None:
+def test_if_one_process_of_a_pair_was_kept_only_the_other_is_measured_again() -> None:
     kept, worker = Kept(), FakeWorker(times())
 
     def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
@@ -412,32 +414,32 @@ def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again()
 
     with (
         pytest.raises(KeyboardInterrupt),
-        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair,
+        PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 2, silent)
     assert sum(s.kind == "timed" for found in kept.samples.values() for s in found) == 1
     done, again = {side: list(found) for side, found in kept.samples.items()}, FakeWorker(times())
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, again) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), done, again) as pair:
         pair.prepare(silent)
         pair.measure(0, 2, silent)
     assert sum(kind == "timed" for _, _, kind in again.calls) == 3
     assert complete_rounds(kept.samples) == 2
 
 
-def test_where_the_first_of_a_pair_never_gets_to_its_turn_the_other_is_measured_alone() -> None:
+def test_if_the_first_of_a_pair_never_reaches_its_turn_the_other_is_measured_alone() -> None:
     kept, worker = Kept(), FakeWorker(times())
 
     def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
         return worker(*arguments, **named)  # an instrument that knows nothing of turns
 
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+    with PairedMeasurement([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
         pair.prepare(silent)
         pair.measure(0, 3, silent)
     assert complete_rounds(kept.samples) == 3
 
 
-def test_order_tells_which_process_of_a_pair_came_first() -> None:
+def test_order_records_which_process_of_a_pair_came_first() -> None:
     _, kept = gate(FakeWorker(times()))
     ordered = {
         side: {s.index: s.order for s in found if s.kind == "timed"}
@@ -450,7 +452,9 @@ def test_order_tells_which_process_of_a_pair_came_first() -> None:
 
 def test_paths_of_this_machine_do_not_get_into_the_samples() -> None:
     kept = Kept()
-    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=FakeWorker(times())) as pair:
+    with PairedMeasurement(
+        [case()], SETTINGS, SIDES, kept.keepers(), spawn=FakeWorker(times())
+    ) as pair:
         pair.prepare(silent)
         assert pair.modules["head"] == {case().id: {"pkg": "/private/head/pkg.py"}}
     assert "/private/" not in json.dumps(to_json(kept.samples))
@@ -460,7 +464,7 @@ def test_cases_that_are_left_out_are_not_timed() -> None:
     worker = FakeWorker(times())
     kept = Kept()
     cases = [case("matmul"), case("sweep")]
-    with Pair(cases, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+    with PairedMeasurement(cases, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
         pair.prepare(silent)
         pair.leave_out({cases[1].id})
         pair.measure(0, 2, silent)
@@ -468,7 +472,7 @@ def test_cases_that_are_left_out_are_not_timed() -> None:
     assert timed == {cases[0].id}
 
 
-def test_what_cannot_be_compared_keeps_a_gate_from_passing() -> None:
+def test_a_gate_with_incomparable_cases_does_not_pass() -> None:
     report, _ = gate(FakeWorker(times()))
     noted = with_notes(report, {"other": "its parameters are not the same on both sides"})
     assert (report.exit_code, noted.exit_code) == (0, 3)
@@ -478,7 +482,7 @@ def test_what_cannot_be_compared_keeps_a_gate_from_passing() -> None:
     assert with_notes(failed, {"other": "x"}).exit_code == 1
 
 
-def test_a_gate_on_what_no_case_has_does_not_pass() -> None:
+def test_a_gate_on_a_quantity_that_no_case_has_does_not_pass() -> None:
     report, _ = gate(FakeWorker(times()), gated=("backend_init",))
     assert report.exit_code == 3
 

@@ -106,7 +106,7 @@ class Page(HTMLParser):
 
 
 def rendered(text: str) -> Page:
-    """By an independent reader of GitHub's dialect."""
+    """Rendered by an independent implementation of GitHub's dialect."""
     import markdown_it
 
     reader = markdown_it.MarkdownIt("gfm-like", {"linkify": False, "html": True})
@@ -114,7 +114,7 @@ def rendered(text: str) -> Page:
 
 
 def plain(name: str) -> str:
-    """A name as it may appear: on one line, without what steers a terminal."""
+    """A name as it may appear: on one line, without control characters."""
     from firstlight.present.plain_text import printable
 
     return " ".join(printable(name).replace("\ufffe", "\ufffd").split())
@@ -153,12 +153,12 @@ def test_a_gate_that_judged_no_time_does_not_say_by_which_rule(
 ) -> None:
     assert "Calibration: none" in markdown(report())
     assert "Calibration" not in markdown(report(**changes))
-    for shown, told in ((report(), True), (report(**changes), False)):
+    for shown, has_rule in ((report(), True), (report(**changes), False)):
         print_gate(shown, {})
-        assert ("error rate" in capsys.readouterr().out) is told
+        assert ("error rate" in capsys.readouterr().out) is has_rule
 
 
-def test_nobody_is_called_and_nothing_is_referred_to() -> None:
+def test_no_mention_or_reference_is_created() -> None:
     text = markdown(report(comparison("@somebody #123")))
     assert not re.search(r"[@#]\w", text.replace("&#", "&"))
     assert not re.search(r"(&#64;|&#35;)\w", re.sub(r"<code>.*?</code>", "", text))
@@ -203,7 +203,7 @@ def test_an_explanation_names_phase_function_and_instructions() -> None:
     assert "1 of 2 compiled programs are the same" in page.items
 
 
-def test_large_changes_are_told_as_factors() -> None:
+def test_large_changes_are_reported_as_factors() -> None:
     huge = comparison("a", effect=Effect(300.0, 250.0, 333.3, 0.95, 0.001, 12, True))
     assert effect(huge) == "×300 [×250, ×333]"
     assert effect(comparison("a")) == "+30.0 % [+25.0 %, +35.0 %]"
@@ -213,7 +213,7 @@ def test_large_changes_are_told_as_factors() -> None:
 
 
 def require_junit_structure(root: ElementTree.Element) -> None:
-    """The rules of the schema that Jenkins and others share, as far as they concern us."""
+    """The relevant rules of the schema that Jenkins and others share."""
     assert root.tag == "testsuites"
     for suite in root:
         assert suite.tag == "testsuite" and suite.get("name")
@@ -235,7 +235,7 @@ def require_junit_structure(root: ElementTree.Element) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_junit_is_well_formed_whatever_a_case_is_called(name: str) -> None:
+def test_junit_is_well_formed_for_any_name_of_a_case(name: str) -> None:
     root = ElementTree.fromstring(junit(report(comparison(name), broken={name: name})).encode())
     require_junit_structure(root)
     tests = root.findall(".//testcase")
@@ -287,7 +287,7 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
 
 
 def understood(line: str) -> tuple[str, dict[str, str], str]:
-    """A workflow command as GitHub's runner reads it."""
+    """A workflow command as parsed by GitHub's runner."""
     match = re.fullmatch(r"::(\w+) ([^\n\r]*?)::([^\n\r]*)", line)
     assert match, line
 
@@ -303,7 +303,7 @@ def understood(line: str) -> tuple[str, dict[str, str], str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_annotation_is_one_command_whatever_a_case_is_called(name: str) -> None:
+def test_an_annotation_is_one_command_for_any_name_of_a_case(name: str) -> None:
     places = {name: CaseLine("bench,odd:name%.py", 7)}
     [line] = github_annotations(report(comparison(name)), places)
     level, properties, message = understood(line)
@@ -313,7 +313,7 @@ def test_an_annotation_is_one_command_whatever_a_case_is_called(name: str) -> No
     assert message == "1.00 s → 1.30 s, +30.0 % [+25.0 %, +35.0 %]"
 
 
-def test_what_is_undecided_or_broken_is_told_and_what_is_well_or_faster_is_silent() -> None:
+def test_undecided_and_broken_cases_are_annotated_and_good_or_faster_ones_are_not() -> None:
     found = report(
         comparison("a", "inconclusive"),
         comparison("b", "same"),

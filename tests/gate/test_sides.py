@@ -15,13 +15,13 @@ import pytest
 import firstlight
 from firstlight.gate.interpreters import SetupError, interpreter_of
 from firstlight.gate.own_code import WrongCodeError, package_names, require_own_code
-from firstlight.gate.selection import choose
+from firstlight.gate.selection import select_cases
 from firstlight.gate.sides import (
     Side,
     bare_instrument,
+    describe_side,
     from_environments,
     from_revisions,
-    in_words,
     same_side_twice,
 )
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned
@@ -65,7 +65,7 @@ def git(two_commits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> G
 
 
 def state(git: Git) -> tuple[str, ...]:
-    """All that a gate must leave as it was."""
+    """Everything that a gate must not change."""
     return tuple(
         git(*words)
         for words in (
@@ -96,7 +96,7 @@ def test_each_revision_has_its_own_files_and_the_user_s_are_not_touched(git: Git
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit])
-def test_checkouts_are_removed_whatever_happens(git: Git, error: type[BaseException]) -> None:
+def test_checkouts_are_removed_after_any_error(git: Git, error: type[BaseException]) -> None:
     before = state(git)
     with (
         pytest.raises(error),
@@ -212,12 +212,14 @@ def test_the_working_tree_is_taken_as_it_is_without_ignored_files(git: Git) -> N
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "-x", "", "HEAD~99"])
-def test_a_revision_that_is_none_is_refused(git: Git, revision: str) -> None:
+def test_an_unknown_revision_is_refused(git: Git, revision: str) -> None:
     with pytest.raises(RevisionError, match=r"not a revision|names no commit"):
         commit_of(Path.cwd(), revision)
 
 
-def test_a_shallow_clone_is_told_how_to_get_its_history(git: Git, tmp_path: Path) -> None:
+def test_the_error_of_a_shallow_clone_says_how_to_fetch_its_history(
+    git: Git, tmp_path: Path
+) -> None:
     clone = tmp_path / "clone"
     git("clone", "-q", "--depth", "1", f"file://{Path.cwd()}", str(clone))
     with pytest.raises(RevisionError, match="fetch-depth: 0"):
@@ -236,11 +238,11 @@ def test_outside_of_a_repository_there_are_no_revisions(tmp_path: Path) -> None:
 
 
 def test_setup_runs_in_each_checkout_and_its_failure_is_shown(git: Git) -> None:
-    command = 'echo "$FIRSTLIGHT_SIDE $(cat code.py)" > told.txt'
+    command = 'echo "$FIRSTLIGHT_SIDE $(cat code.py)" > seen.txt'
     with from_revisions(Path.cwd(), "HEAD~1", "HEAD", setup=command) as sides:
-        told = [(side.file_root / "told.txt").read_text() for side in sides if side.file_root]
-    assert told == ["base VALUE = 1\n", "head VALUE = 2\n"]
-    assert not Path("told.txt").exists()
+        seen = [(side.file_root / "seen.txt").read_text() for side in sides if side.file_root]
+    assert seen == ["base VALUE = 1\n", "head VALUE = 2\n"]
+    assert not Path("seen.txt").exists()
     with (
         pytest.raises(SetupError, match=r"(?s)base with exit code 3.*no such wheel"),
         from_revisions(Path.cwd(), "HEAD~1", "HEAD", setup="echo no such wheel; exit 3"),
@@ -276,7 +278,7 @@ def test_each_side_imports_its_own_checkout_even_if_pythonpath_says_otherwise(
         from_revisions(Path.cwd(), "HEAD~1", "HEAD") as sides,
         pytest.raises(SelectionError, match=r"value1.*any more.*value2.*only head has it"),
     ):
-        choose("bench_it.py", sides)
+        select_cases("bench_it.py", sides)
 
 
 def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> None:
@@ -286,10 +288,10 @@ def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> Non
         from_revisions(Path.cwd(), "HEAD", ".") as sides,
         pytest.raises(SelectionError, match="--bench-from head"),
     ):
-        choose("bench_new.py", sides)
+        select_cases("bench_new.py", sides)
     shared = ("head", Path("bench_new.py"))
     with from_revisions(Path.cwd(), "HEAD", ".", shared_file=shared) as sides:
-        found = choose("bench_new.py", sides)
+        found = select_cases("bench_new.py", sides)
         assert [case.id for case in found.cases] == ["go[default]/python/none"]
         files = {case.on(side).file for case in found.cases for side in ("base", "head")}
         assert len(files) == 2
@@ -308,16 +310,16 @@ def test_a_case_whose_parameters_changed_is_not_compared(git: Git) -> None:
     git("commit", "-qm", "three")
     Path("bench_it.py").write_text(text.replace("NUMBER", "2"))
     with from_revisions(Path.cwd(), "HEAD", ".") as sides:
-        found = choose("bench_it.py", sides)
+        found = select_cases("bench_it.py", sides)
     assert [case.id for case in found.cases] == ["stays[default]/python/none"]
     assert found.incomparable == {
         "go[s]/python/none": "its parameters are not the same on both sides"
     }
 
 
-def test_sides_are_told_in_words(git: Git) -> None:
+def test_sides_are_described_in_words(git: Git) -> None:
     with from_revisions(Path.cwd(), "HEAD~1", ".") as sides:
-        base, head = (in_words(side) for side in sides)
+        base, head = (describe_side(side) for side in sides)
     commit = git("rev-parse", "HEAD~1")[:9]
     assert base.startswith(f"HEAD~1 ({commit}), Python 3")
     assert head.startswith("the working tree (on ")
@@ -381,7 +383,7 @@ def test_a_framework_is_looked_for_where_the_side_runs(empty_environment: Path) 
         from_environments(empty_environment, python) as sides,
         pytest.raises(SelectionError, match="numpy is not installed"),
     ):
-        choose("matmul", sides, ("numpy",))
+        select_cases("matmul", sides, ("numpy",))
 
 
 def test_an_environment_without_a_python_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_seconds_have_three_digits_and_a_fitting_unit(value: float | None, shown
     assert quantities.seconds(value).replace("\u202f", " ") == shown
 
 
-def test_bytes_go_by_powers_of_1024() -> None:
+def test_bytes_are_in_powers_of_1024() -> None:
     assert quantities.size(641728512) == "612\u202fMiB"
     assert quantities.size(1023.9 * 2**20) == "1.00\u202fGiB"
     assert quantities.size(1023.4 * 2**20) == "1\u202f020\u202fMiB"
@@ -66,7 +66,7 @@ def test_relative_errors_are_powers_of_ten() -> None:
     assert quantities.scientific(0.0) == "0"
 
 
-def test_a_whole_unit_is_one_of_it() -> None:
+def test_a_value_that_rounds_up_to_a_unit_is_shown_in_it() -> None:
     assert quantities.size(2**30).split("\u202f") == ["1.00", "GiB"]
     assert quantities.size(2**20).split("\u202f") == ["1.00", "MiB"]
     assert quantities.seconds(1e-3).split("\u202f") == ["1.00", "ms"]

@@ -51,7 +51,7 @@ def test_a_plan_is_written_as_it_was_read_byte_by_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"cases": 5}, {"cases": [5]}, {"settings": []}, {"schema": "another"}]
 )
-def test_what_is_no_plan_is_refused_with_its_file(
+def test_a_file_that_is_not_a_plan_is_refused_by_name(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     plain = json.loads((FIXTURES / "plan-1.json").read_text())
@@ -82,13 +82,13 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"schema": "other"}', "\x00\x01"])
-def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_run_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(MalformedRecordError):
         records.load_run(tmp_path)
 
 
-def test_a_missing_run_says_what_to_give(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_run_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="run directory"):
         records.load_run(tmp_path / "nothing")
 

@@ -75,7 +75,7 @@ class _Builder(HTMLParser):
 
 
 def parse(page: str) -> Node:
-    """The page as a tree; raises AssertionError where an element is not closed in its turn."""
+    """The page as a tree; raises AssertionError if elements are not properly nested."""
     builder = _Builder()
     builder.feed(page)
     return builder.finish()

@@ -1,4 +1,4 @@
-"""A run that never happened, with everything in it that a report must be able to tell.
+"""A synthetic run, with everything that a report must be able to show.
 
 Values come from a seeded generator of the standard library, so a page made from them is the same
 every time. The summaries are made here, independently of `firstlight.statistics`.
@@ -63,7 +63,7 @@ HOST: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One case to make up."""
+    """A case to generate."""
 
     workload: str
     size: str
@@ -216,7 +216,7 @@ def summarise(plan: Plan, samples: Sequence[Sample]) -> CaseSummary:
 
 
 def with_break_even(case: CaseSummary, cases: Sequence[CaseSummary]) -> CaseSummary:
-    """The case with its crossings against the uncompiled ones, where it is a compiled one."""
+    """The case, with its break-even against the uncompiled ones if it is compiled."""
     if case.backend not in ("jax-jit", "torch-compile") or case.break_even_calls is not None:
         return case
     rivals = {
@@ -300,7 +300,7 @@ ValueError: incompatible shapes <(64, 3)> & <(3, 64)>"""
 
 
 def rich() -> tuple[Run, list[Sample]]:
-    """Three workloads and every kind of trouble."""
+    """Three workloads with every kind of problem."""
     settling: Callable[[int], float] = lambda call: 1 + 2.5 * math.exp(-call / 4)  # noqa: E731
     no_numbers: dict[str, Any] = dict.fromkeys(
         ("cold_seconds", "warm_call_seconds", "throughput_calls_per_second", "unattributed_seconds",

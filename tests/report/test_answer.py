@@ -15,13 +15,13 @@ from firstlight.report.cheapest import cheapest_spans, policy_groups
 from firstlight.report.html import render
 
 
-def told(
+def answer_text(
     *plans: Plan,
     cold: dict[str, tuple[float, float, float]] | None = None,
     warm: dict[str, float] | None = None,
     **changes: dict[str, Any],
 ) -> str:
-    """The answer's text; numbers and fields of a case are set by its backend."""
+    """The text of the answer; times and other fields of a case are given by backend."""
     run, samples = made(*plans, cold=cold, warm=warm, **changes)
     (card,) = parse(render(run, samples)).all("article")
     return card.text.replace("\u202f", " ")
@@ -55,73 +55,73 @@ def even(calls: int | str, low: int | str, high: int | str, **others: Any) -> Br
     return BreakEven(calls, low, high, 0.95, "numpy", {"numpy": {"calls": calls}, **others})
 
 
-def test_first_fastest_and_break_even_are_told_in_one_sentence_each() -> None:
-    words = told(
+def test_first_fastest_and_break_even_have_one_sentence_each() -> None:
+    words = answer_text(
         NUMPY, JIT, cold=COLD, warm=WARM, jax_jit={"break_even_calls": even(1243, 1100, 1400)}
     )
     assert "numpy answers first, after 210 ms [200, 220]; jax-jit is the fastest once warm" in words
     assert "jax-jit overtakes numpy after 1 240 calls (1 100–1 400)." in words
 
 
-def test_of_several_uncompiled_backends_the_last_overtaken_is_named() -> None:
+def test_of_several_uncompiled_backends_the_one_overtaken_last_is_named() -> None:
     other = {"torch-eager": {"calls": 30, "low": 20, "high": 40}}
-    words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": even(51, 50, 52, **other)})
+    words = answer_text(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": even(51, 50, 52, **other)})
     assert "overtakes the last uncompiled backend (numpy) after 51 calls (50–52)." in words
 
 
-def test_never_is_said_and_what_is_overtaken_all_the_same() -> None:
+def test_never_is_stated_with_the_backends_that_are_overtaken() -> None:
     other = {"torch-eager": {"calls": 310}}
     never = even("never", "never", "never", **other)
-    words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
+    words = answer_text(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
     assert "jax-jit never overtakes numpy (it is ahead of torch-eager after 310 calls)." in words
 
 
 def test_never_with_an_interval_that_disagrees_says_so() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even("never", 40000, "never")})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even("never", 40000, "never")})
     assert "never overtakes numpy, though the interval reaches down to 40 000 calls." in words
 
 
 def test_a_break_even_whose_interval_has_no_end_says_so() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(31, 28, "never")})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even(31, 28, "never")})
     assert "after 31 calls (28 to never)." in words
 
 
 def test_an_interval_of_low_confidence_says_how_low() -> None:
     low = replace(even(31, 28, 40), confidence=0.75)
-    assert "(28–40 at 75 %)" in told(NUMPY, JIT, jax_jit={"break_even_calls": low})
+    assert "(28–40 at 75 %)" in answer_text(NUMPY, JIT, jax_jit={"break_even_calls": low})
     none = replace(low, confidence=0.0)
-    assert "(too few processes for an interval)" in told(
+    assert "(too few processes for an interval)" in answer_text(
         NUMPY, JIT, jax_jit={"break_even_calls": none}
     )
 
 
 def test_a_median_of_too_few_processes_says_how_sure_its_interval_is() -> None:
     sure = {"cold_seconds": Estimate(0.21, 0.2, 0.22, 2, 0.5)}
-    assert "210 ms [200, 220] at 50 %" in told(NUMPY, JIT, numpy=sure)
+    assert "210 ms [200, 220] at 50 %" in answer_text(NUMPY, JIT, numpy=sure)
 
 
 def test_a_compiled_case_that_answers_first_has_nothing_to_pay_back() -> None:
-    words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(1, 1, 1)})
+    words = answer_text(NUMPY, JIT, jax_jit={"break_even_calls": even(1, 1, 1)})
     assert "jax-jit answers before numpy, so compiling has nothing to pay back." in words
 
 
 def test_overlapping_intervals_are_not_ranked() -> None:
     close = {"numpy": (0.21, 0.20, 0.22), "torch-eager": (0.215, 0.21, 0.23)}
     same = {"numpy": 1e-3, "torch-eager": 1.005e-3}
-    words = told(NUMPY, EAGER, cold=close, warm=same)
+    words = answer_text(NUMPY, EAGER, cold=close, warm=same)
     assert "numpy (210 ms [200, 220]) and torch-eager (215 ms [210, 230]) answer first:" in words
     assert "Once warm, numpy" in words and "cannot be told apart: their intervals overlap" in words
     assert "None of them compiles." in words
 
 
 def test_a_single_backend_is_not_called_first_or_fastest() -> None:
-    words = told(NUMPY, cold=COLD, warm=WARM)
+    words = answer_text(NUMPY, cold=COLD, warm=WARM)
     assert "numpy is the only backend with a result: first result after 210 ms" in words
     assert "answers first" not in words and "fastest" not in words
 
 
-def test_without_any_quotable_result_only_the_reasons_are_told() -> None:
-    words = told(
+def test_without_a_quotable_result_only_the_reasons_are_shown() -> None:
+    words = answer_text(
         NUMPY,
         JIT,
         numpy={"status": "failed", "reason": "wrong"},
@@ -133,14 +133,14 @@ def test_without_any_quotable_result_only_the_reasons_are_told() -> None:
 
 
 @pytest.mark.parametrize("status", ["unproven", "incomplete", "crashed", "out-of-memory"])
-def test_a_case_that_is_not_sound_is_never_ranked(status: str) -> None:
+def test_a_case_that_is_not_valid_is_never_ranked(status: str) -> None:
     fast = {"numpy": (0.21, 0.20, 0.22), "jax-jit": (0.01, 0.01, 0.01)}
-    words = told(NUMPY, JIT, cold=fast, jax_jit={"status": status})
+    words = answer_text(NUMPY, JIT, cold=fast, jax_jit={"status": status})
     assert "numpy is the only backend with a result" in words
     assert f"Not compared: jax-jit ({status})." in words
 
 
-def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
+def test_a_warm_cache_is_not_compared_with_an_empty_one() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
     found = policy_groups(admit(run, samples)[0])
     labels = [(c.policy, sorted(e.case for e in c.entrants)) for c in found]
@@ -153,12 +153,12 @@ def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("filled", "words"),
     [
-        (Estimate(0.822, 0.586, 1.64, 6, 0.97), "cannot be told from so few processes"),
+        (Estimate(0.822, 0.586, 1.64, 6, 0.97), "is not known: with so few processes"),
         (Estimate(0.6, 0.55, 0.69, 6, 0.97), "brings the first result of jax-jit from 773 ms"),
         (Estimate(1.5, 1.2, 1.6, 6, 0.97), "makes the first result of jax-jit slower: 773 ms"),
     ],
 )
-def test_a_filled_cache_is_claimed_to_help_only_where_the_intervals_lie_apart(
+def test_a_filled_cache_is_claimed_to_help_only_if_the_intervals_do_not_overlap(
     filled: Estimate, words: str
 ) -> None:
     """It said "brings the first result from 773 [703, 1130] to 822 [586, 1640]"."""
@@ -169,7 +169,7 @@ def test_a_filled_cache_is_claimed_to_help_only_where_the_intervals_lie_apart(
     assert words in card.text.replace("\u202f", " ")
 
 
-def test_a_policy_whose_own_case_is_not_sound_gives_no_ranking() -> None:
+def test_a_policy_whose_own_case_is_not_valid_has_no_ranking() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
     cases = [replace(c, status="unproven") if c.cache == "warm" else c for c in run.cases]
     page = render(replace(run, cases=tuple(cases)), samples)
@@ -196,8 +196,8 @@ def test_the_ribbon_is_the_lower_envelope_of_the_totals() -> None:
         assert total(ruling.case, calls) == pytest.approx(total(cheapest, calls), rel=1e-12)
 
 
-def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
-    words = told(
+def test_no_case_is_the_fastest_while_one_has_no_warm_number() -> None:
+    words = answer_text(
         NUMPY,
         JIT,
         numpy={"warm_call_seconds": None, "warm_reason": "no steady state in 4 of 6 processes"},
@@ -209,7 +209,7 @@ def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
     assert "least total time" not in words  # nor is a ribbon drawn
 
 
-def test_a_case_in_tiers_says_from_how_many_calls_on_compiling_takes_less() -> None:
+def test_a_case_in_tiers_states_from_which_call_on_compiling_is_faster() -> None:
     tiers = Plan("mlp", "small", "jax-jit", cache="tiered")
-    words = told(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
+    words = answer_text(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
     assert words.count("From 445 calls on, compiling takes less than NumPy alone.") == 1

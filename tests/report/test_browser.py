@@ -7,7 +7,10 @@ the phone is a frame of 390 px in a page of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,11 +69,21 @@ def page() -> str:
     return render(*rich())
 
 
+@pytest.fixture(scope="module")
+def seen_at(
+    chromium: str, page: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], dict[str, Any]]:
+    """What `WITNESS` saw in a window of that width; each width is opened once."""
+    return cache(
+        lambda width: witness(chromium, tmp_path_factory.mktemp("seen"), page, width, WITNESS)
+    )
+
+
 @pytest.mark.parametrize("width", [1280, 768, 390], ids=["desk", "tablet", "phone"])
 def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
-    chromium: str, tmp_path: Path, page: str, width: int
+    seen_at: Callable[[int], dict[str, Any]], width: int
 ) -> None:
-    seen = witness(chromium, tmp_path, page, width, WITNESS)
+    seen = seen_at(width)
     assert seen["errors"] == []
     assert seen["width"] == width
     assert seen["scrollWidth"] <= width
@@ -81,8 +94,8 @@ def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
     assert seen[shown] > 0 and seen[hidden] == 0
 
 
-def test_filter_and_sorting_work(chromium: str, tmp_path: Path, page: str) -> None:
-    seen = witness(chromium, tmp_path, page, 1280, WITNESS)
+def test_filter_and_sorting_work(seen_at: Callable[[int], dict[str, Any]]) -> None:
+    seen = seen_at(1280)
     run, _ = rich()
     matching = [c for c in run.cases if "jit" in c.case and "warm" in c.case]
     assert seen["rows"] == len(run.cases)
@@ -92,32 +105,33 @@ def test_filter_and_sorting_work(chromium: str, tmp_path: Path, page: str) -> No
     numbers = [float(v) for v in seen["ascending"] if v is not None]
     assert numbers == sorted(numbers)
     assert [float(v) for v in seen["descending"] if v is not None] == numbers[::-1]
-    for order in (seen["ascending"], seen["descending"]):  # what is absent stays at the end
+    for order in (seen["ascending"], seen["descending"]):  # absent values stay at the end
         assert order[len(numbers) :] == [None] * (len(order) - len(numbers))
     counts = [v for v in seen["even"] if v is not None]
     assert counts[-1] == "never" and counts[:-1] == sorted(counts[:-1], key=int)
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1000, 390], ids=["desk", "phone"])
-def test_the_page_is_drawn_in_its_theme(
-    chromium: str, tmp_path: Path, page: str, width: int, theme: int
+def test_the_page_is_drawn_in_its_theme_on_desk_and_phone(
+    chromium: str, tmp_path: Path, page: str, theme: int
 ) -> None:
+    """Both in one window, side by side."""
     source, picture = tmp_path / "page.html", tmp_path / "page.png"
-    source.write_text(framed(page, width, 1400))
+    source.write_text(framed(page, 1000, 1400) + framed(page, 390, 1400))
     browse(
         chromium,
         tmp_path / "profile",
         f"--blink-settings=preferredColorScheme={1 - theme}",
-        f"--window-size={max(width, 500)},1400",
+        "--window-size=1390,1400",
         f"--screenshot={picture}",
         source.as_uri(),
     )
     found = colours(picture)
-    assert found[5, 5] == rgb(palette.INK["paper"][theme])
-    used = np.unique(found[:, :width])
-    assert len(used) > 300
-    assert rgb(palette.BACKENDS["b-numpy"][theme]) in used  # the ribbon of the answer
+    for desk_or_phone in (found[:, :1000], found[:, 1000:1390]):
+        assert desk_or_phone[5, 5] == rgb(palette.INK["paper"][theme])
+        used = np.unique(desk_or_phone)
+        assert len(used) > 300
+        assert rgb(palette.BACKENDS["b-numpy"][theme]) in used  # the ribbon of the answer
 
 
 def test_without_a_script_everything_is_there_but_the_filter(

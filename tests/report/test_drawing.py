@@ -1,4 +1,4 @@
-"""What a figure needs to be read: labels apart, spikes kept, colours that can be told apart."""
+"""Drawing: labels apart, spikes kept, distinguishable colours."""
 
 from __future__ import annotations
 
@@ -112,10 +112,8 @@ def _dot(row: Colour, colour: Colour) -> float:
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_known_backends_can_be_told_apart_whatever_the_colour_vision(
-    theme: int, vision: str
-) -> None:
-    """A CIE 1976 difference of 15: six times what is just noticed side by side."""
+def test_known_backends_are_distinguishable_with_any_colour_vision(theme: int, vision: str) -> None:
+    """A CIE 1976 difference of 15, six times a just noticeable one."""
     seen = {}
     for name, pair in palette.BACKENDS.items():
         if "other" not in name:

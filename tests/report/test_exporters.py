@@ -51,7 +51,7 @@ def test_csv_has_a_row_for_every_timed_process_and_its_phases_add_up() -> None:
 
 @pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@sum", "\t=1"])
 def test_no_name_is_a_formula_in_a_spreadsheet(name: str) -> None:
-    """What a spreadsheet computes: a cell whose first character is one of these."""
+    """A spreadsheet computes cells whose first character is one of these."""
     case = replace(OK[0], workload=name, size=name)
     samples = [s for s in SAMPLES if s.case == case.case]
     text = csv_text(replace(RUN, cases=(case,)), samples)
@@ -64,7 +64,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(name: str) -> None:
     assert harmless([-1.5, None, 3, "plain"]) == [-1.5, None, 3, "plain"]
 
 
-def test_a_carriage_return_in_a_strangers_name_begins_no_row() -> None:
+def test_a_carriage_return_in_a_name_does_not_begin_a_row() -> None:
     case = replace(OK[0], workload='a\r=HYPERLINK("x")', size="\r=1")
     samples = [s for s in SAMPLES if s.case == case.case]
     text = csv_text(replace(RUN, cases=(case,)), samples)
@@ -83,7 +83,7 @@ def test_github_action_benchmark_gets_medians_with_their_unit() -> None:
         assert entry["value"] == case.cold_seconds.median and entry["unit"] == "seconds"
 
 
-def test_what_is_not_ok_is_not_exported() -> None:
+def test_cases_that_are_not_ok_are_not_exported() -> None:
     bad = {case.case for case in RUN.cases if case.status != "ok"}
     assert bad
     names = {

@@ -1,4 +1,4 @@
-"""The page tells what the run holds, nothing that may not be told, and nothing from elsewhere."""
+"""The page shows what the run holds, nothing that may not be shown, and loads nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def changed(run: Run, pattern: str, **changes: Any) -> Run:
     return replace(run, cases=cases)
 
 
-def test_every_number_of_a_sound_case_is_in_the_table_exactly(
+def test_every_number_of_a_valid_case_is_in_the_table_exactly(
     run: tuple[Run, list[Sample]], tree: Node
 ) -> None:
     for case in run[0].cases:
@@ -121,7 +121,7 @@ def test_no_number_is_shown_of_a_case_that_is(changes: dict[str, Any]) -> None:
     assert not tree.all("article")[0].all("svg", class_="ribbon")
 
 
-def test_a_case_that_is_not_sound_is_marked_with_reason_and_stderr(
+def test_a_case_that_is_not_valid_is_marked_with_reason_and_stderr(
     run: tuple[Run, list[Sample]], tree: Node
 ) -> None:
     for case in run[0].cases:
@@ -206,7 +206,7 @@ def test_the_page_asks_for_nothing_from_elsewhere(page: str, tree: Node) -> None
 def test_the_browser_runs_the_script_and_style_of_this_page_and_no_other(
     page: str, tree: Node, tag: str
 ) -> None:
-    """The policy names them by hash, and nothing in the page needs more than that."""
+    """The policy lists them by hash, and the page needs nothing else."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
     policy = next(n for n in tree.all("meta") if n.attributes.get("http-equiv"))
@@ -244,8 +244,8 @@ def test_each_figure_has_its_protocol_beside_it(tree: Node) -> None:
 def test_thinned_calls_are_declared_and_all_drawn_calls_are_not() -> None:
     few = make_run([Plan("w", "s", "numpy", processes=6, calls=50)])
     many = make_run([Plan("w", "s", "numpy", processes=200, calls=700)])
-    assert "Thinned for drawing" not in render(*few)
-    assert "Thinned for drawing: of each process at most 300 calls" in render(*many)
+    assert "calls per process are drawn" not in render(*few)
+    assert "At most 300 calls per process are drawn" in render(*many)
 
 
 def test_a_run_of_a_hundred_cases_stays_under_three_megabytes() -> None:
@@ -296,7 +296,7 @@ def test_the_header_names_machine_software_and_commit(tree: Node) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mlx-compile", "tinygrad", "a b/c"])
-def test_a_backend_nobody_has_heard_of_has_a_look_of_its_own(backend: str) -> None:
+def test_an_unknown_backend_has_its_own_look(backend: str) -> None:
     run, samples = make_run([Plan("w", "s", "numpy"), Plan("w", "s", backend)])
     tree = parse(render(run, samples))
     assert tree.all("g", data_case=f"w[s]/{backend}/none")

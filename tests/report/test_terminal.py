@@ -69,7 +69,7 @@ class Named:
         self.id = name
 
 
-def test_time_left_is_what_each_coming_case_took_last() -> None:
+def test_the_remaining_time_is_what_each_case_took_last() -> None:
     ticks = iter([0.0, 0.0, 10.0, 12.0, 22.0])
     out = io.StringIO()
     progress = Progress(out, clock=lambda: next(ticks))

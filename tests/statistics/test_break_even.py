@@ -54,7 +54,7 @@ def test_without_an_uncompiled_case_there_is_no_statement() -> None:
 
 
 @pytest.mark.parametrize("n", [6, 20])
-def test_interval_covers_the_true_crossing_at_least_as_often_as_it_says(n: int) -> None:
+def test_interval_covers_the_true_crossing_at_least_at_its_stated_rate(n: int) -> None:
     """Lognormal times with medians 2, 0.001 against 0.2, 0.01: the true crossing is known."""
     generator = np.random.default_rng(n)
     truth = crossing(2.0, 0.001, 0.2, 0.01)

@@ -123,7 +123,7 @@ NOISES: dict[str, Draw] = {
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("n", [6, 12, 20, 30])
-def test_interval_of_pairs_covers_the_true_ratio_as_often_as_it_says(noise: str, n: int) -> None:
+def test_interval_of_pairs_covers_the_true_ratio_at_its_stated_rate(noise: str, n: int) -> None:
     draw, truth, trials = NOISES[noise], 1.07, 1500
     generator = np.random.default_rng([n, len(noise)])
     effects = []
@@ -138,7 +138,7 @@ def test_interval_of_pairs_covers_the_true_ratio_as_often_as_it_says(noise: str,
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_interval_without_pairs_covers_the_true_ratio_as_often_as_it_says(noise: str) -> None:
+def test_interval_without_pairs_covers_the_true_ratio_at_its_stated_rate(noise: str) -> None:
     draw, truth, trials = NOISES[noise], 0.9, 1500
     generator = np.random.default_rng([7, len(noise)])
     effects = [
@@ -151,8 +151,8 @@ def test_interval_without_pairs_covers_the_true_ratio_as_often_as_it_says(noise:
 
 
 @pytest.mark.parametrize("n", [6, 12, 20])
-def test_p_of_pairs_is_below_alpha_as_often_as_alpha_says_or_less(n: int) -> None:
-    """Also when the machine drifts and its processes come out at two speeds."""
+def test_p_of_pairs_is_below_alpha_with_probability_at_most_alpha(n: int) -> None:
+    """Also if the machine drifts or processes have two speeds."""
     generator = np.random.default_rng(n)
     draw, trials = NOISES["two speeds"], 2000
     alarms = 0

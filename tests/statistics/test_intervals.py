@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_coverage_equals_a_count_of_all_sign_patterns(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1023, 1024, MAX_PROCESSES])
-def test_more_processes_than_a_power_of_two_has_room_for_have_an_interval(n: int) -> None:
+def test_more_processes_than_a_float_power_of_two_allows_have_an_interval(n: int) -> None:
     """Oracle: scipy's binomial distribution."""
     found = median_estimate(list(range(n)))
     rank = int(stats.binom.ppf(0.025, n, 0.5))  # the largest k with P(X < k) ≤ 2.5 %
@@ -40,7 +41,7 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [3, 6, 10, 20])
-def test_interval_covers_the_true_median_as_often_as_it_says(name: str, n: int) -> None:
+def test_interval_covers_the_true_median_at_its_stated_rate(name: str, n: int) -> None:
     draw, truth = DISTRIBUTIONS[name]
     generator = np.random.default_rng([n, len(name)])
     if truth is None:
@@ -75,8 +76,9 @@ def test_median_agrees_with_numpy() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 100, 1023, 1024, 1100])
 def test_the_interval_is_the_one_that_binomial_coefficients_give(n: int) -> None:
-    """Counted out with `math.comb`, where the estimate goes from one coefficient to the next."""
-    covered = [1 - 2 * (sum(math.comb(n, i) for i in range(k)) / 2**n) for k in range(n // 2 + 2)]
+    """Computed with `math.comb`; the estimate derives each coefficient from the one before."""
+    below = accumulate((math.comb(n, i) for i in range(n // 2 + 1)), initial=0)
+    covered = [1 - 2 * (ways / 2**n) for ways in below]
     k = max((k for k in range(2, n // 2 + 1) if covered[k] >= 0.95), default=1)
     found = median_estimate([float(i) for i in range(n)])
     assert (found.low, found.high) == (k - 1, n - k)

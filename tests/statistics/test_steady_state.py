@@ -47,19 +47,26 @@ def test_a_long_series_is_cut_where_ruptures_cuts_it_with_the_same_jump() -> Non
     assert change_points(series) == expected and len(expected) == 8
 
 
-def full_search(values: np.ndarray, penalty: float) -> list[int]:
-    """The recursion as it is written down: every start for every end."""
+def costs_of(values: np.ndarray) -> np.ndarray:
+    """By [start, end]: the cost of every segment of at least five values, others infinite."""
     z = (values - values.mean()) / values.std()
-    best, cuts = {0: -penalty}, {0: []}
-    for end in range(5, len(z) + 1):
-        totals = {
-            start: best[start] + (end - start) * np.log(z[start:end].var() + 1e-6) + penalty
-            for start in best
-            if end - start >= 5
-        }
-        start = min(totals, key=totals.__getitem__)
+    costs = np.full((len(z), len(z) + 1), np.inf)
+    for start in range(len(z)):
+        for end in range(start + 5, len(z) + 1):
+            costs[start, end] = (end - start) * np.log(z[start:end].var() + 1e-6)
+    return costs
+
+
+def full_search(costs: np.ndarray, penalty: float) -> list[int]:
+    """The plain recursion: every start for every end."""
+    n = len(costs)
+    best, cuts = np.full(n + 1, np.inf), {0: list[int]()}
+    best[0] = -penalty
+    for end in range(5, n + 1):
+        totals = best[:n] + costs[:, end] + penalty
+        start = int(np.argmin(totals))
         best[end], cuts[end] = totals[start], [*cuts[start], start]
-    return cuts[len(z)][1:]
+    return cuts[n][1:]
 
 
 SHAPES = {
@@ -76,22 +83,24 @@ SHAPES = {
 @pytest.mark.parametrize("n", [10, 53, 101, 170])
 def test_leaving_out_starts_that_cannot_win_changes_no_result(shape: str, n: int) -> None:
     series = SHAPES[shape](n, np.random.default_rng(n))
+    costs = costs_of(series)
     for penalty in (15 * np.log(n), 4 * np.log(n), 1.0):
-        assert change_points(series, penalty) == full_search(series, penalty), penalty
+        assert change_points(series, penalty) == full_search(costs, penalty), penalty
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_series_is_taken_for_one_segment_only_where_the_full_search_finds_no_change(
     shape: str,
 ) -> None:
-    """Around the penalty from which on there is no change, where a wrong bound would show."""
+    """Around the smallest penalty without a change point, where a wrong bound would show."""
     series = SHAPES[shape](60, np.random.default_rng(5))
+    costs = costs_of(series)
     low, high = 0.0, 512.0
     while high - low > 0.02:
         middle = (low + high) / 2
-        low, high = (middle, high) if full_search(series, middle) else (low, middle)
+        low, high = (middle, high) if full_search(costs, middle) else (low, middle)
     for penalty in (low - 5, low - 0.5, low, high, high + 0.5, high + 5):
-        assert change_points(series, penalty) == full_search(series, penalty), penalty
+        assert change_points(series, penalty) == full_search(costs, penalty), penalty
 
 
 def test_a_flat_series_is_proved_to_have_no_change_without_a_search(
@@ -116,6 +125,30 @@ def test_a_step_in_the_last_quarter_is_no_steady_state_wherever_it_is(
         assert classify(series).steady_class == "no steady state", late
 
 
+@pytest.mark.parametrize("after", [0.5, 1.2, 2.0])
+@pytest.mark.parametrize("length", [60, 100, 150, 250])
+def test_a_step_just_before_the_end_of_a_short_series_is_no_steady_state(
+    length: int, after: float
+) -> None:
+    """Fewer calls than a tenth of the rolling window, which method 2 takes for outliers."""
+    late = max(5, length // 40 + 2)  # more than a tenth of the last quarter
+    for seed in range(25):
+        draw = np.random.default_rng(seed).normal
+        series = np.concatenate([draw(1, 0.01, length - late), draw(after, 0.01 * after, late)])
+        assert classify(series).steady_class == "no steady state", seed
+        assert classify(series, method=2).steady_class == "flat", seed
+
+
+def test_spikes_near_the_end_are_still_set_aside() -> None:
+    """One call in thirty is many times as slow, in series of all lengths."""
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        length = int(draw.integers(30, 400))
+        slow = draw.random(length) < 0.03
+        series = np.where(slow, draw.uniform(2, 30, length), draw.normal(1, 0.02, length))
+        assert classify(series).steady_class == "flat", seed
+
+
 def test_summaries_by_method_1_still_take_such_a_step_for_noise() -> None:
     series = noisy((1.0, 0.01, 875), (2.0, 0.02, 125))
     assert classify(series, method=1).steady_class == "flat"
@@ -126,7 +159,7 @@ def test_summaries_by_method_1_still_take_such_a_step_for_noise() -> None:
 def test_the_work_for_a_series_is_bounded_however_long_it_is(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred thousand calls in a full search are five thousand million segments."""
+    """A full search of 100 000 calls would evaluate 5 · 10⁹ segments."""
     from firstlight.statistics.change_points import _Search
 
     looked_at = 0
@@ -205,7 +238,7 @@ def test_constant_readings_of_a_coarse_clock_are_flat() -> None:
     assert classify([1e-6] * 200).steady_class == "flat"
 
 
-def test_too_few_calls_to_tell_are_taken_as_they_are() -> None:
+def test_too_few_calls_are_all_used_and_classified_as_such() -> None:
     state = classify([3.0, 1.0, 1.0])
     assert (state.steady_class, state.begins) == ("too few calls", 0)
 

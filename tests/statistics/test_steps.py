@@ -29,7 +29,7 @@ def test_a_step_up_and_a_step_down_are_two() -> None:
 
 @pytest.mark.parametrize("n", [12, 20, 40, 100])
 @pytest.mark.parametrize("noise", ["normal", "heavy tail"])
-def test_a_series_without_a_step_seldom_shows_one(n: int, noise: str) -> None:
+def test_a_series_without_a_step_rarely_shows_one(n: int, noise: str) -> None:
     generator, trials = np.random.default_rng([n, len(noise)]), 200
     false = 0
     for _ in range(trials):
@@ -49,19 +49,19 @@ def test_ten_percent_is_found_in_most_series_of_twenty() -> None:
     assert found >= 85
 
 
-def test_one_odd_snapshot_is_no_step() -> None:
+def test_one_odd_snapshot_is_not_a_step() -> None:
     values = series(np.random.default_rng(3), (1.0, 30), noise=0.02)
     values[14] *= 3
     assert find_steps(values) == []
 
 
-def test_a_step_that_nobody_would_notice_is_none() -> None:
+def test_a_step_too_small_to_matter_is_not_reported() -> None:
     values = series(np.random.default_rng(4), (1.0, 30), (1.01, 30), noise=0.0005)
     assert find_steps(values) == []
-    assert [s.index for s in find_steps(values, least=0.005)] == [30]
+    assert [s.index for s in find_steps(values, min_step=0.005)] == [30]
 
 
-def test_short_series_have_no_steps_and_constant_ones_neither() -> None:
+def test_short_and_constant_series_have_no_steps() -> None:
     assert find_steps([]) == []
     assert find_steps([1.0] * 4 + [2.0] * 5) == []
     assert find_steps([1.0] * 50) == []

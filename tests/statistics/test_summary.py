@@ -78,7 +78,7 @@ def test_a_rival_whose_numbers_are_withheld_does_not_set_the_break_even() -> Non
     assert found["jax-jit"].break_even_calls is None
 
 
-def test_processes_that_do_not_settle_are_counted_not_left_out() -> None:
+def test_processes_without_a_steady_state_are_counted_not_left_out() -> None:
     jump = (0.01,) * 80 + (0.02,) * 20  # changes in its last quarter
     calm = samples(JIT, [1.0] * 6, 0.01, calls={0: jump})
     one = summaries((JIT, calm))["jax-jit"].warm_call_seconds
@@ -91,7 +91,7 @@ def test_processes_that_do_not_settle_are_counted_not_left_out() -> None:
 
 
 def test_processes_at_two_speeds_have_no_median() -> None:
-    """Half at 50 µs and half at 16 ms: 8 ms would be a number that no process had."""
+    """Half at 50 µs and half at 16 ms: no process had the median, 8 ms."""
     slow = dict.fromkeys((1, 3, 5), (0.016,) * 40)
     found = summaries(
         (NUMPY, samples(NUMPY, [1.0] * 6, 50e-6, calls=slow)), (JIT, samples(JIT, [2.0] * 6, 1e-4))
@@ -102,13 +102,13 @@ def test_processes_at_two_speeds_have_no_median() -> None:
     assert found["jax-jit"].break_even_calls is None
 
 
-def test_one_odd_process_does_not_take_the_number_away() -> None:
+def test_one_odd_process_does_not_remove_the_number() -> None:
     odd = samples(JIT, [1.0] * 6, 0.01, calls={2: (0.2,) * 40})
     found = summaries((JIT, odd))["jax-jit"].warm_call_seconds
     assert found is not None and found.median == 0.01 and found.high == 0.2
 
 
-def test_so_few_processes_that_a_break_even_would_say_nothing_have_none() -> None:
+def test_with_too_few_processes_there_is_no_break_even() -> None:
     pairs = ((NUMPY, samples(NUMPY, [1.0] * 2, 0.01)), (JIT, samples(JIT, [2.0] * 2, 0.001)))
     assert summaries(*pairs, processes=2)["jax-jit"].break_even_calls is None
 

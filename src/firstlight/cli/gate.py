@@ -148,7 +148,7 @@ def create(gate: Gate, path: Path | None) -> GateDirectory:
 
 def measure(gate: Gate, directory: GateDirectory, deadline: float | None = None) -> GateReport:
     """Measure and decide, with progress on stderr."""
-    from firstlight.gate.job import carry_out
+    from firstlight.gate.job import run_gate
     from firstlight.present.progress import Progress
 
     for name, reason in gate.selection.skipped.items():
@@ -156,7 +156,7 @@ def measure(gate: Gate, directory: GateDirectory, deadline: float | None = None)
     for side, why in gate.selection.unimportable.items():
         say(f"The benchmark file of {side} cannot be imported: {why}.")
     with closing(Progress(sys.stderr)) as progress:
-        return carry_out(gate, directory, progress.before, deadline)
+        return run_gate(gate, directory, progress.before, deadline)
 
 
 def _explanations(
@@ -178,7 +178,7 @@ def _explanations(
         for case in gate.selection.cases
         if case.id in names
     ]
-    write_text(directory.path / "gate.md", markdown(report, gate.side_words, found))
+    write_text(directory.path / "gate.md", markdown(report, gate.side_descriptions, found))
     return found
 
 
@@ -212,7 +212,7 @@ def present(
     # Names of cases are printed below: on GitHub none of them may act as a command.
     if on_github:
         print(f"::stop-commands::{token}")
-    print_gate(report, gate.side_words)
+    print_gate(report, gate.side_descriptions)
     for explanation in explanations:
         print_explanation(explanation)
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""What may be compared with what, and what came of it: for gate, replication, site."""
+"""Comparability of measurements, and verdicts on their differences: for gate, replication, site."""

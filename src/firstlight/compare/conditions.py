@@ -1,4 +1,4 @@
-"""What must be equal before two numbers may be compared: the machine, the protocol, the data."""
+"""Conditions that must be equal for two numbers to be comparable: machine, protocol, data."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 
 from firstlight.records import JsonObject, Run, noisy_share
 
-#: Parts of a protocol that belong to the data, those that say how it was measured, and in words
-#: what they are. `environment` holds flags: a flag that was changed is a change of the experiment.
+#: Fields of a protocol that describe the data, and those that describe the measurement.
+#: `environment` holds flags: changing a flag changes the experiment.
 DATA_FIELDS = ("parameters", "data", "data_bytes", "seed")
 PROTOCOL_FIELDS = (
     *("cache", "cold_process", "cold_window", "warm_process", "warm_window", "warm_up", "sync"),
     *("threads", "precision", "environment", "bytecode"),
 )
-#: With this share of the CPU used by others, times are no longer those of the case. One rule
+#: If other programs use this share of the CPU or more, times decide nothing. The same rule holds
 #: for `compare`, the site and `replicate`.
-BUSY = 0.5
-#: How much was sampled of a process; the number of processes may differ.
+MIN_BUSY_SHARE = 0.5
+#: Sampling within a process. The number of processes may differ.
 SETTINGS_FIELDS = ("warm_calls", "warm_calls_least", "warm_seconds", "affinity")
 
 
 def machine_class(host: JsonObject) -> str:
-    """A short key for "the same kind of machine": CPU, cores, memory, GPUs, operating system.
+    """A key for the kind of machine: CPU, cores, memory, GPUs, operating system.
 
-    Versions of kernel, driver and Python are left out: they are what people want to compare.
+    It leaves out the versions of kernel, driver and Python, which people want to compare.
     """
     cpu = part(host, "cpu")
     quota = _number(part(host, "container").get("cpu_quota"))
@@ -40,12 +40,12 @@ def machine_class(host: JsonObject) -> str:
 
 
 def busy_share(host: JsonObject) -> float | None:
-    """Share of the CPU used by other programs when a run began; None if its times may decide."""
+    """The share of the CPU used by other programs, if too large for times to decide; else None."""
     share = noisy_share(host)
-    return share if share is not None and BUSY <= share < 1e6 else None
+    return share if share is not None and MIN_BUSY_SHARE <= share < 1e6 else None
 
 
-def disturbance(share: float, where: str) -> str:
+def disturbance_warning(share: float, where: str) -> str:
     """Return the warning about a run whose times decide nothing."""
     return (
         f"other programs were using {share:.0%} of the CPU when the run {where} began: its times "
@@ -54,7 +54,7 @@ def disturbance(share: float, where: str) -> str:
 
 
 def part(host: JsonObject, name: str) -> JsonObject:
-    """A part of a host description; an untrusted record may contain anything there."""
+    """A section of a host description; {} if missing, or malformed in an untrusted record."""
     found = host.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -66,7 +66,10 @@ def _number(value: object) -> float | None:
 
 
 def _memory(host: JsonObject) -> str:
-    """To two bits: what a kernel keeps for itself makes no other machine, 24 GiB are not 32."""
+    """The size rounded to three significant bits.
+
+    What a kernel reserves must not make it another machine, but 24 GiB are not 32 GiB.
+    """
     known = [host.get("memory_bytes"), part(host, "container").get("memory_limit_bytes")]
     sizes = [size for size in map(_number, known) if size]
     if not sizes:
@@ -84,6 +87,6 @@ def _gpus(host: JsonObject) -> list[str]:
 
 
 def steering_variables(run: Run) -> JsonObject:
-    """Variables that steer a framework; the location of modules does not affect a measurement."""
+    """Recorded variables that affect a framework: without PYTHON…, which locate modules, and CI."""
     recorded = run.host.get("environment") or {}
     return {k: v for k, v in recorded.items() if not k.startswith("PYTHON") and k != "CI"}

@@ -1,4 +1,4 @@
-"""How two measurements differ in what must be equal: values first, words of them at the edge."""
+"""Differences in conditions that must be equal, as values; `in_words` makes sentences of them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from firstlight.records import Run, Sample, to_json
 
 
 class Kind(StrEnum):
-    """What it is that differs."""
+    """What differs."""
 
     MACHINE = "machine"
-    SETTING = "setting"  # how long a process was watched, where it was pinned
-    ENVIRONMENT = "environment"  # variables that the user set
+    SETTING = "setting"  # how long a process was measured, where it was pinned
+    ENVIRONMENT = "environment"  # variables set by the user
     DATA = "data"
-    CONTENTS = "contents"  # of the data: its hashes
+    CONTENTS = "contents"  # hashes of the data
     PROTOCOL = "protocol"
-    CASE = "case"  # one side has not measured it, or did not get as far as its protocol
+    CASE = "case"  # one side did not measure the case, or has no protocol of it
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same; null: a side does not have it."""
+    """One difference; a value is null if that side lacks it."""
 
     kind: Kind
     field: str
     before: Any
     after: Any
-    key: str | None = None  # within the field, where that is a table
+    key: str | None = None  # if the field is a mapping
 
 
 def differences(
@@ -47,13 +47,13 @@ def differences(
     case: str,
     samples: tuple[Sequence[Sample], Sequence[Sample]] | None = None,
 ) -> list[Difference]:
-    """What forbids comparing a case of two runs; with `samples`, also other contents of data."""
+    """Every reason not to compare a case of two runs; with `samples`, hashes of data count too."""
     found = [*machine_differences(base, head), *case_differences(base, head, case)]
     return found if samples is None else [*found, *data_differences(*samples, case)]
 
 
 def machine_differences(base: Run, head: Run) -> list[Difference]:
-    """What is not the same for all cases: the machine, and how long a process was watched."""
+    """Differences that concern all cases: machine, settings, environment variables."""
     machines = machine_class(base.host), machine_class(head.host)
     found = [*_differences(Kind.MACHINE, "class", *machines)]
     for name in SETTINGS_FIELDS:
@@ -63,7 +63,7 @@ def machine_differences(base: Run, head: Run) -> list[Difference]:
 
 
 def case_differences(base: Run, head: Run, case: str) -> list[Difference]:
-    """What is not the same for this case: its data or its protocol."""
+    """Differences that concern one case: data and protocol."""
     one, other = (next((c for c in r.cases if c.case == case), None) for r in (base, head))
     if one is None or other is None:
         return [Difference(Kind.CASE, "measured", one is not None, other is not None)]
@@ -79,7 +79,7 @@ def case_differences(base: Run, head: Run, case: str) -> list[Difference]:
 
 
 def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) -> list[Difference]:
-    """Whether the checking processes hashed other input data; nothing where one could not."""
+    """The first input whose hash differs between check processes; [] if a side has no hashes."""
     one, other = (data_hashes(side, case) for side in (base, head))
     if one is None or other is None:
         return []
@@ -90,7 +90,7 @@ def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) 
 
 
 def data_hashes(samples: Sequence[Sample], case: str) -> list[object] | None:
-    """SHA-256 of the input arrays as the last checking process found them; None: not known."""
+    """SHA-256 of the input arrays, from the last check process; None if not recorded."""
     checks = [s for s in samples if (s.case, s.kind) == (case, "check")]
     found = checks[-1].facts.get("data_sha256") if checks else None
     return list(found) if isinstance(found, list | tuple) else None
@@ -110,7 +110,7 @@ def _differences(kind: Kind, field: str, base: object, head: object) -> Iterator
 
 
 def in_words(found: Difference, base: str = "in the base", head: str = "in the head") -> str:
-    """'setting warm_calls: 100 in the base, 1000 in the head'; `base`, `head`: which side it is."""
+    """'setting warm_calls: 100 in the base, 1000 in the head'; `base` and `head` name the sides."""
     if found.kind is Kind.CASE:
         side = head if found.before else base
         lacks = "was not measured" if found.field == "measured" else "has no protocol"

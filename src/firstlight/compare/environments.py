@@ -1,4 +1,4 @@
-"""Two environments compared: versions, hardware, variables, installed packages."""
+"""Differences between two environments: versions, hardware, variables, installed packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from firstlight.records import JsonObject, Run
 
 
 def versions(host: JsonObject, harness: JsonObject) -> dict[str, str]:
-    """What of the software can change a number without making it another machine."""
+    """Versions of the software that can affect a number but are not part of the machine class."""
     found = {
         "Python": part(host, "python").get("version"),
         "Firstlight": harness.get("version"),
@@ -22,7 +22,7 @@ def versions(host: JsonObject, harness: JsonObject) -> dict[str, str]:
 
 
 def changed(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """'jax 0.6.0 → 0.6.1' for every version that is not the same."""
+    """'jax 0.6.0 → 0.6.1' for every version that differs."""
     return [
         f"{name} {one.get(name, 'absent')} → {other.get(name, 'absent')}"
         for name in {**one, **other}
@@ -31,7 +31,7 @@ def changed(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 
 def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
-    """What is not the same around two runs, by kind; an empty list where nothing differs."""
+    """The differences between the environments of two runs, by kind."""
     before, after = dict(base.host), dict(head.host)
     return {
         "versions": changed(versions(before, base.harness), versions(after, head.harness)),
@@ -43,7 +43,7 @@ def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
 
 
 def state(run: Run) -> JsonObject:
-    """Load averages, CPU use by others and warnings around a run; None where not a number."""
+    """Load averages, CPU use by other programs and warnings of a run; None if not a number."""
     return {
         "load": _numbers(run.host.get("load")),
         "load_after": _numbers(run.host.get("load_after")),
@@ -64,7 +64,7 @@ def _numbers(values: object) -> list[float] | None:
 
 
 def _hardware(base: JsonObject, head: JsonObject) -> list[str]:
-    """Part by part where the classes have as many parts, else as a whole."""
+    """Differences part by part if the classes have equally many parts, else as a whole."""
     one, other = (machine_class(host).split(" / ") for host in (base, head))
     if len(one) != len(other):
         return [f"{' / '.join(one)} → {' / '.join(other)}"]

@@ -1,8 +1,8 @@
-"""Two compilers' programs, made comparable: XLA's optimised HLO without what is only a name.
+"""Comparison of XLA's optimised HLO, normalised to leave out names and source locations.
 
-A dump names every instruction by a running number, says where it came from, and lists files and
-stack frames. All of that changes when nothing has. Here an instruction is called by what it does,
-so that a difference between two texts is a difference between two programs.
+A dump numbers every instruction and has source locations, files and stack frames, which differ
+between equal programs. Normalised, an instruction is named by its kind, so that two texts differ
+only if the programs do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _INSTRUCTION = re.compile(
 )
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+)")
-#: Tables of places, each up to an empty line.
+#: Tables of source locations, each up to an empty line.
 _TABLES = re.compile(
     r"^\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*\n(?:[^\n]*\S[^\n]*\n)*", re.M
 )
-#: Attributes that say where an instruction comes from, or repeat what the name says.
+#: Attributes with the origin of an instruction, or that repeat its name.
 _DROPPED = ("metadata", "frontend_attributes", "origin", "statistics")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _MODULE_NUMBER = re.compile(r"^(HloModule [^,]*?)(?:\.\d+)?(,|$)")
@@ -38,47 +38,47 @@ _BRACE_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
 class Program:
     """One compiled function."""
 
-    name: str  # of the module, as jit_f
+    name: str  # of the module, such as jit_f
     text: str  # as XLA wrote it
 
     @property
-    def normal(self) -> str:
+    def normalised(self) -> str:
         return normalise(self.text)
 
 
 @dataclass(frozen=True)
 class ProgramChange:
-    """A function on both sides; a side that never compiled it has no instructions."""
+    """A function on both sides; a side that did not compile it has no instructions."""
 
     name: str
     status: str  # same, changed, only in base, only in head
-    instructions: dict[str, tuple[int, int]]  # by kind: before, after; the largest change first
+    instructions: dict[str, tuple[int, int]]  # by kind: (before, after), the largest change first
     total: tuple[int, int]
     diff: str
 
 
 def programs_in(folder: Path) -> list[Program]:
-    """The optimised programs of a dump folder in the order of compilation, repetitions once."""
+    """The optimised programs in a dump folder in the order of compilation, without duplicates."""
     matches = [(match, path) for path in folder.iterdir() if (match := _FILE.match(path.name))]
     matches.sort(key=lambda found: int(found[0]["number"]))
     programs: dict[tuple[str, str], Program] = {}
     for match, path in matches:
         program = Program(match["name"], path.read_text("utf-8", "replace"))
-        programs.setdefault((program.name, program.normal), program)
+        programs.setdefault((program.name, program.normalised), program)
     return list(programs.values())
 
 
 def normalise(text: str) -> str:
-    """The program with instructions called by what they do."""
+    """The program with every instruction named by its kind."""
     lines = [line for line in _TABLES.sub("", text).splitlines() if line.strip()]
     names = _names(lines)
     return "\n".join(_normal_line(line, names) for line in lines) + "\n"
 
 
 def _names(lines: list[str]) -> dict[str, str]:
-    """What each instruction is called instead: its kind, and for a parameter its number.
+    """The new name of each instruction: its kind, or for a parameter its number.
 
-    Within a computation the number matters: `subtract(%p0, %p1)` is not `subtract(%p1, %p0)`.
+    The numbers of parameters matter: `subtract(%p0, %p1)` is not `subtract(%p1, %p0)`.
     """
     names = {}
     for line in lines:
@@ -96,7 +96,7 @@ def _normal_line(line: str, names: dict[str, str]) -> str:
     if line.endswith("{") and " -> " in line:  # the head of a computation names its parameters
         line = re.sub(r"([(,]\s*)[\w.\-]+: ", r"\1", line)
     match = _INSTRUCTION.match(line)
-    if match and f"%{match['name']} =" not in line:  # printed without the sign
+    if match and f"%{match['name']} =" not in line:  # printed without the percent sign
         line = line.replace(f"{match['name']} =", f"%{match['name']} =", 1)
     return _NAME.sub(lambda m: "%" + (names.get(m[1]) or _unnumbered(m[1])), line)
 
@@ -107,14 +107,14 @@ def _unnumbered(name: str) -> str:
 
 
 def _drop(line: str, attribute: str) -> str:
-    """Take `, attribute={…}` out of a line, with whatever braces and strings are inside."""
+    """Remove `, attribute={…}` from a line, with nested braces and strings."""
     while (start := line.find(f", {attribute}={{")) >= 0:
         line = line[:start] + line[_closing(line, line.index("{", start)) :]
     return line
 
 
 def _closing(line: str, opening: int) -> int:
-    """The place behind the brace that closes the one at `opening`."""
+    """The index behind the brace that closes the one at `opening`."""
     depth = 0
     for match in _BRACE_OR_STRING.finditer(line, opening):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
@@ -124,7 +124,7 @@ def _closing(line: str, opening: int) -> int:
 
 
 def _sorted_configuration(line: str) -> str:
-    """A backend_config is JSON: its keys have no order, and empty values say nothing."""
+    """The line with the keys of its backend_config (JSON) sorted, and empty values removed."""
     start = line.find("backend_config={")
     if start < 0:
         return line
@@ -141,18 +141,18 @@ def _sorted_configuration(line: str) -> str:
 
 
 def instruction_counts(text: str) -> Counter[str]:
-    """How many instructions of each kind, fused ones included."""
+    """The number of instructions of each kind, including fused ones."""
     matches = (_INSTRUCTION.match(line) for line in text.splitlines())
     return Counter(match["kind"] for match in matches if match)
 
 
 def changes(base: list[Program], head: list[Program]) -> list[ProgramChange]:
-    """Functions of both sides, paired by name and by how often that name has come before."""
+    """Functions of both sides, paired by name; equal names are paired in order."""
     pairs: dict[tuple[str, int], dict[str, str]] = {}
     for side, programs in (("base", base), ("head", head)):
         times: Counter[str] = Counter()
         for program in programs:
-            pairs.setdefault((program.name, times[program.name]), {})[side] = program.normal
+            pairs.setdefault((program.name, times[program.name]), {})[side] = program.normalised
             times[program.name] += 1
     return [_change(name, found) for (name, _), found in pairs.items()]
 

@@ -1,4 +1,4 @@
-"""What of a process is compared: its times by name, and its exact counts."""
+"""The quantities of a process that are compared: times by name, and exact counts."""
 
 from __future__ import annotations
 
@@ -10,35 +10,29 @@ from firstlight.records import PHASES, Sample, WarmCalls
 from firstlight.statistics.intervals import median
 from firstlight.statistics.steady_state import classify, level
 
-#: In the order in which they are shown. Times in seconds, one value per process.
-QUANTITIES = (
-    "cold_seconds",
-    *PHASES,
-    "unattributed",
-    "warm_call_seconds",
-    "batch_call_seconds",
-)
+#: In display order. Times in seconds, one value per process.
+QUANTITIES = ("cold_seconds", *PHASES, "unattributed", "warm_call_seconds", "batch_call_seconds")
 
-#: What decides, unless asked otherwise: every further quantity makes Holm's correction harsher.
+#: Decisive by default. Few, because each one makes Holm's correction stricter.
 GATED = ("cold_seconds", "compile", "warm_call_seconds")
 
-#: A phase is gated by default where it takes at least this share of the time to the first result.
-#: A tenth more of a hundredth is not a regression, and the shortest phases are the noisiest.
+#: By default, a phase is gated only if it takes at least this share of the time to first result.
+#: A phase of 1 % that grows by a tenth is no regression, and the shortest phases are the noisiest.
 MIN_SHARE = 0.1
 
-#: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes
-#: about its work, and are reported but not judged.
+#: Counts of which more is worse. The others (traces, lowerings) depend on the internals of a
+#: framework and are only reported.
 GATED_COUNTS = ("compiles", "warm_compiles", "cache_misses", "equations")
 
-#: With fewer windows in turns the processes are compared as wholes.
+#: With fewer alternating windows, the warm levels of whole processes are compared.
 MIN_WINDOWS = 5
 
 
-def of_sample(sample: Sample) -> dict[str, float]:
-    """The times of one process that has them; what it does not have, or has as 0, is left out.
+def sample_times(sample: Sample) -> dict[str, float]:
+    """The times of one process; those missing or 0 are left out.
 
-    `warm_call_seconds` is the level that its calls settled at (or that of the last quarter, where
-    they did not), `batch_call_seconds` the time of a call when a batch is waited for as a whole.
+    `warm_call_seconds` is the level at which its calls settled (if they did not, that of the last
+    quarter); `batch_call_seconds` is per call, synchronised once per batch.
     """
     found: dict[str, float | None] = {}
     if sample.cold is not None:
@@ -53,13 +47,13 @@ def of_sample(sample: Sample) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None and value > 0}
 
 
-def of_pair(base: Sample, head: Sample) -> tuple[dict[str, float], dict[str, float]]:
+def round_times(base: Sample, head: Sample) -> tuple[dict[str, float], dict[str, float]]:
     """The times of both processes of a round.
 
-    Of calls that were made in turns, each window is compared with its neighbour: the two levels are
-    moved apart, or together, until their ratio is the median of those of the windows.
+    If warm calls were made in turns, each window is compared with its neighbour: the median ratio
+    of the windows replaces the ratio of the two warm levels, whose geometric mean is kept.
     """
-    one, other = of_sample(base), of_sample(head)
+    one, other = sample_times(base), sample_times(head)
     ratio = _ratio_in_turns(base.warm, head.warm) if base.warm and head.warm else None
     name = "warm_call_seconds"
     if ratio is not None and name in one and name in other:
@@ -69,7 +63,7 @@ def of_pair(base: Sample, head: Sample) -> tuple[dict[str, float], dict[str, flo
 
 
 def _ratio_in_turns(base: WarmCalls, head: WarmCalls) -> float | None:
-    """Head to base, over the windows that both had; the first quarter of them is warm-up."""
+    """The median ratio of head to base over common windows, without the first quarter (warm-up)."""
     pairs = list(zip(_windows(base), _windows(head), strict=False))
     settled = pairs[len(pairs) // 4 :]
     if len(settled) < MIN_WINDOWS or not all(low > 0 for pair in settled for low in pair):
@@ -78,16 +72,16 @@ def _ratio_in_turns(base: WarmCalls, head: WarmCalls) -> float | None:
 
 
 def _windows(warm: WarmCalls) -> list[float]:
-    """The median call of each window that was taken in turns."""
+    """The median seconds per call of each window."""
     ends = list(itertools.accumulate(warm.turn_calls))
     spans = zip([0, *ends], ends, strict=False)
     return [median(warm.call_seconds[begin:end]) for begin, end in spans if end > begin]
 
 
-def decides(
+def is_decisive(
     name: str, sides: Sequence[Sequence[Mapping[str, float]]], gated: Collection[str] = GATED
 ) -> bool:
-    """Whether a quantity is one of those that decide: of the usual phases, those long enough."""
+    """Whether a quantity is decisive; by default, phases are only if long enough (`MIN_SHARE`)."""
     if name not in gated or name not in PHASES or name not in GATED or tuple(gated) != GATED:
         return name in gated
     return any(
@@ -96,8 +90,8 @@ def decides(
     )
 
 
-def counts_of(sample: Sample) -> dict[str, int]:
-    """The exact numbers of one process, those that are known."""
+def sample_counts(sample: Sample) -> dict[str, int]:
+    """The exact counts of one process that are known."""
     found = {name: value for name, value in sample.counts.items() if value is not None}
     proof = sample.cache
     if proof is not None and proof.requests is not None and proof.hits is not None:
@@ -105,6 +99,6 @@ def counts_of(sample: Sample) -> dict[str, int]:
     return found
 
 
-def in_order(names: Collection[str]) -> list[str]:
-    """Quantities in the order in which they are shown."""
+def in_display_order(names: Collection[str]) -> list[str]:
+    """Quantities in display order."""
     return [name for name in QUANTITIES if name in names]

@@ -1,9 +1,9 @@
-"""Runs that were measured apart, compared: `firstlight compare`.
+"""Comparison of runs from separate jobs: `firstlight compare`.
 
-Two jobs are never pairs, and what differs between jobs (neighbours, clocks, placement in memory) is
-larger than what differs within one. So the run is the unit as soon as there are enough runs on both
-sides for a change to be found at all, after Holm's correction. With fewer, processes are compared,
-and the interval cannot know of drift between jobs: a change then counts only beyond `DRIFT`.
+Separate jobs are not paired, and they differ (neighbours, clocks, memory layout) by more than
+processes within one. So the run is the unit, if both sides have enough runs for a change to be
+significant after Holm's correction. Otherwise processes are compared. Their interval does not
+include drift between jobs, so a change then counts only beyond `DRIFT`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from firstlight.compare.conditions import busy_share, disturbance, machine_class
+from firstlight.compare.conditions import busy_share, disturbance_warning, machine_class
 from firstlight.compare.differences import (
     case_differences,
     data_differences,
@@ -20,13 +20,13 @@ from firstlight.compare.differences import (
     machine_differences,
 )
 from firstlight.compare.environments import changed, versions
-from firstlight.compare.quantities import counts_of, decides, in_order, of_sample
+from firstlight.compare.quantities import in_display_order, is_decisive, sample_counts, sample_times
 from firstlight.compare.verdicts import (
     MINIMUM_EFFECT,
     RESOLUTION,
     Comparison,
     CountChange,
-    Pair,
+    QuantityPair,
     Rule,
     compare,
     count_changes,
@@ -37,19 +37,19 @@ from firstlight.statistics.effects import smallest_p, unpaired_effect
 from firstlight.statistics.intervals import median
 from firstlight.statistics.steady_state import spread
 
-#: How far two jobs on one machine may come out apart for no reason, as a share. Measured between
+#: By how much two jobs on one machine may differ without a cause, as a share. Measured between
 #: identical builds on shared machines: 12 % (php-judy 104), 15 % (mui-public 1712).
 DRIFT = 0.15
-ALPHA = 0.05  # of any claim in a report
+ALPHA = 0.05  # for all claims of a report together
 
 
 class NotComparableError(FirstlightError):
-    """The runs differ in something that would be compared instead of the program."""
+    """The runs differ in more than the program, so their times cannot be compared."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run with its samples, under the name by which the user gave it."""
+    """A run with its samples, under the name that the user gave."""
 
     name: str
     run: Run
@@ -58,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class RunsReport:
-    """What changed from the base's runs to the head's."""
+    """The changes from the runs of the base to those of the head."""
 
     base: tuple[str, ...]
     head: tuple[str, ...]
@@ -66,15 +66,15 @@ class RunsReport:
     unit: str  # run or process
     comparisons: tuple[Comparison, ...]
     counts: tuple[CountChange, ...]
-    left_out: Mapping[str, str]  # cases without a comparison, and why
-    overridden: tuple[str, ...]  # differences that forbid comparing, and were waved through
-    changed: tuple[str, ...]  # versions and commits: what a reader may hold responsible
+    left_out: Mapping[str, str]  # cases without a comparison: the reason
+    overridden: tuple[str, ...]  # differences that forbid comparing, overridden with --anyway
+    changed: tuple[str, ...]  # versions and commits, the possible causes
     warnings: tuple[str, ...]
     alpha: float
     minimum_effect: float
     resolution: float
-    drift: float | None  # beyond which a change counts, where drift is not in the intervals
-    disturbed: Mapping[str, float]  # share of the CPU used by other programs, per disturbed run
+    drift: float | None  # a change must exceed it; null if the intervals include drift
+    disturbed: Mapping[str, float]  # by run: the share of the CPU used by other programs
     schema: str = "firstlight.comparison"
     schema_version: int = 1
 
@@ -86,7 +86,7 @@ def compare_runs(
     anyway: bool = False,
     minimum_effect: float = MINIMUM_EFFECT,
 ) -> RunsReport:
-    """Effects per case and quantity; refuses what is not comparable, unless `anyway`."""
+    """The effect per case and quantity; refuses runs that are not comparable, unless `anyway`."""
     _require_once(base)
     _require_once(head)
     every = [*base, *head]
@@ -111,7 +111,7 @@ def compare_runs(
         pairs = [pair for case in compared for pair in _pairs(case, base, head, "run")]
     disturbed = {m.name: share for m in every if (share := busy_share(m.run.host)) is not None}
     rule = Rule(ALPHA, drift or minimum_effect, max(RESOLUTION, drift or 0.0))
-    warnings = [disturbance(share, name) for name, share in disturbed.items()]
+    warnings = [disturbance_warning(share, name) for name, share in disturbed.items()]
     return RunsReport(
         base=tuple(m.name for m in base),
         head=tuple(m.name for m in head),
@@ -125,7 +125,10 @@ def compare_runs(
             for case in compared
             for change in count_changes(
                 case,
-                *([counts_of(s) for m in side for s in _timed(m, case)] for side in (base, head)),
+                *(
+                    [sample_counts(s) for m in side for s in _timed(m, case)]
+                    for side in (base, head)
+                ),
             )
         ),
         left_out=left_out,
@@ -141,22 +144,22 @@ def compare_runs(
 
 
 def enough_runs(base: int, head: int, comparisons: int = 1) -> bool:
-    """Whether ranks of so many runs can give an interval of 95 %, and find a change at all.
+    """Whether a rank test of so many runs can give a 95 % interval and a significant change.
 
-    Their smallest p-value is 2 / C(base + head, base), and Holm's correction multiplies it by the
-    number of comparisons that decide.
+    The smallest p-value is 2 / C(base + head, base); Holm's correction multiplies it by the number
+    of decisive comparisons.
     """
     smallest = smallest_p(base, head, paired=False)
     return smallest <= 0.05 and max(1, comparisons) * smallest < ALPHA
 
 
 def runs_needed(comparisons: int) -> int:
-    """The fewest runs of each side that are enough."""
+    """The smallest number of runs per side that is enough."""
     return next(n for n in range(1, 1000) if enough_runs(n, n, comparisons))
 
 
 def _require_once(side: Sequence[Measured]) -> None:
-    """The same run again adds no evidence."""
+    """Refuse a run that is given twice on one side: it adds no evidence."""
     names: dict[str, str] = {}
     for m in side:
         if m.run.id in names:
@@ -168,7 +171,7 @@ def _require_once(side: Sequence[Measured]) -> None:
 
 
 def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) -> list[str]:
-    """Differences between the first run and any other that concern all cases."""
+    """Differences between the first run and the others that concern all cases."""
     first = base[0]
     found = [
         (m.name, in_words(difference))
@@ -192,7 +195,7 @@ def _refusal(what: str, problems: Iterable[tuple[str, str]], anyway_helps: bool 
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
     every = [*base, *head]
-    # A run that could not hash its data says nothing of those that could.
+    # A run without hashes of its data does not prevent comparing those of the others.
     first = next((m for m in every if data_hashes(m.samples, case) is not None), every[0])
     problems = [
         in_words(difference) + (f" ({m.name})" if len(every) > 2 else "")
@@ -211,7 +214,7 @@ def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str
 
 
 def _all_have_numbers(every: Sequence[Measured], case: str) -> bool:
-    """Only a case that is `ok` has times that may be quoted: that is not for waving through."""
+    """Whether the case is `ok` with times in every run; --anyway cannot override that."""
     return all(
         [c.status for c in m.run.cases if c.case == case] == ["ok"] and _timed(m, case)
         for m in every
@@ -222,22 +225,24 @@ def _timed(measured: Measured, case: str) -> list[Sample]:
     return [s for s in measured.samples if s.case == case and s.kind == "timed"]
 
 
-def _pairs(case: str, base: Sequence[Measured], head: Sequence[Measured], unit: str) -> list[Pair]:
-    sides = [[[of_sample(s) for s in _timed(m, case)] for m in side] for side in (base, head)]
+def _pairs(
+    case: str, base: Sequence[Measured], head: Sequence[Measured], unit: str
+) -> list[QuantityPair]:
+    sides = [[[sample_times(s) for s in _timed(m, case)] for m in side] for side in (base, head)]
     processes = [[values for run in side for values in run] for side in sides]
     present = [{q for values in side for q in values} for side in processes]
     pairs = []
-    for name in in_order(present[0] & present[1]):
+    for name in in_display_order(present[0] & present[1]):
         one, other = (_values(side, name, unit) for side in sides)
-        gated = decides(name, processes)
+        gated = is_decisive(name, processes)
         apart = spread(_values(sides[0], name, "process")) if gated else None
         effect = unpaired_effect(one, other)
-        pairs.append(Pair(case, name, gated and apart is None, one, other, effect, apart))
+        pairs.append(QuantityPair(case, name, gated and apart is None, one, other, effect, apart))
     return pairs
 
 
 def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str) -> list[float]:
-    """One value per process, or the median of every run."""
+    """One value per process, or per run the median of its processes."""
     by_run = [[values[name] for values in run if name in values] for run in side]
     if unit == "run":
         return [median(values) for values in by_run if values]
@@ -247,10 +252,10 @@ def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str)
 def _worded(
     found: Comparison, drift: float | None, minimum_effect: float, disturbed: bool
 ) -> Comparison:
-    """Between single runs, a difference that drift could explain is not "same" either."""
+    """The comparison as inconclusive, if drift or a busy machine could explain its result."""
     if drift is not None:
         found = replace(found, threshold_source="drift between two jobs")
-    if disturbed:  # as in a replication: the times reflect the other programs
+    if disturbed:  # as in a replication
         reason = "the machine was busy with other programs"
         return replace(found, verdict="inconclusive", reason=reason)
     low, high = found.effect.low, found.effect.high

@@ -1,4 +1,4 @@
-"""One quantity of one case on both sides: the effect, what it must exceed, and the verdict."""
+"""Verdicts on single quantities and counts: the effect, its threshold, and what follows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ RESOLUTION = 0.10
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed in one quantity of one case, and whether it counts."""
+    """The change of one quantity of one case, and the verdict on it."""
 
     case: str
     quantity: str
-    gated: bool  # False: reported, but not part of a gate's verdict
+    gated: bool  # decisive; otherwise only reported
     base: Estimate  # seconds
     head: Estimate
     effect: Effect
-    p_adjusted: float  # by Holm, over all gated comparisons, or over all others
-    threshold: float  # a ratio, as 1.03: the near end of the interval must lie beyond it
+    p_adjusted: float  # by Holm, among the gated comparisons or among the others
+    threshold: float  # a ratio such as 1.03; the near end of the interval must exceed it
     threshold_source: str
     verdict: str  # regression, improvement, same or inconclusive
     reason: str | None = None
-    #: False: so few values can have no small p-value after Holm's correction, whatever they are.
+    #: False: too few values for a small p-value after Holm's correction.
     can_be_significant: bool = True
 
 
 @dataclass(frozen=True)
 class CountChange:
-    """An exact number on both sides. Null: the processes of a side do not agree on it."""
+    """An exact count on both sides; null if the processes of a side differ."""
 
     case: str
     name: str  # compiles, warm_compiles, cache_misses, equations, traces, lowerings
@@ -50,15 +50,15 @@ class CountChange:
 
 @dataclass(frozen=True)
 class Rule:
-    """What an effect must do to count."""
+    """The conditions under which an effect counts."""
 
     alpha: float
     minimum_effect: float  # a share: 0.03 is 3 %; smaller changes do not matter
-    resolution: float  # a share: an interval that reaches so far up decides nothing
+    resolution: float  # a share: an interval that includes so large an increase is inconclusive
     thresholds: Thresholds | None = None
 
     def limit(self, case: str, quantity: str, rounds: int) -> tuple[float, str]:
-        """The ratio that an interval must lie beyond, and where it comes from."""
+        """The ratio that an interval must exceed, and its source."""
         least = 1 + self.minimum_effect
         found = self.thresholds.of(case, quantity, rounds) if self.thresholds else None
         if found is None:
@@ -70,7 +70,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Pair:
+class QuantityPair:
     """The values of a quantity on both sides, and the effect between them."""
 
     case: str
@@ -79,7 +79,7 @@ class Pair:
     base: Sequence[float]
     head: Sequence[float]
     effect: Effect
-    #: Not judged although requested: the base's own processes differ by this factor.
+    #: Not judged, because the base's own processes differ by this factor.
     spread: float | None = None
 
     @property
@@ -90,14 +90,16 @@ class Pair:
 
     @property
     def smallest_p(self) -> float:
-        """What the p-value would be if every value of one side were beyond the other's."""
+        """The p-value if every value of one side were larger than all of the other."""
         return smallest_p(len(self.base), len(self.head), self.effect.paired)
 
 
-def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> list[Comparison]:
-    """Verdicts; p-values are adjusted among the gated ones together with those `beside` them."""
+def compare(
+    pairs: Sequence[QuantityPair], rule: Rule, other_p: Sequence[float] = ()
+) -> list[Comparison]:
+    """Verdicts on `pairs`; p-values of the gated ones are adjusted together with `other_p`."""
     found: dict[int, Comparison] = {}
-    for family, others in ((True, beside), (False, ())):
+    for family, others in ((True, other_p), (False, ())):
         members = {i: pair for i, pair in enumerate(pairs) if pair.gated is family}
         adjusted = holm([*(pair.effect.p for pair in members.values()), *others])
         smallest = holm([*(pair.smallest_p for pair in members.values()), *(0.0 for _ in others)])
@@ -107,8 +109,10 @@ def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> 
     return [found[i] for i in range(len(pairs))]
 
 
-def _compared(pair: Pair, p_adjusted: float, rule: Rule, too_many: int | None) -> Comparison:
-    """`too_many` is the number of comparisons, where they are too many for so few values."""
+def _compared(
+    pair: QuantityPair, p_adjusted: float, rule: Rule, too_many: int | None
+) -> Comparison:
+    """`too_many`: the number of comparisons, if too many for a significant result."""
     limit, source = rule.limit(pair.case, pair.quantity, pair.effect.n)
     verdict, reason = judge(pair.effect, p_adjusted, limit, rule, too_many)
     return Comparison(
@@ -130,7 +134,7 @@ def _compared(pair: Pair, p_adjusted: float, rule: Rule, too_many: int | None) -
 def judge(
     effect: Effect, p_adjusted: float, limit: float, rule: Rule, too_many: int | None = None
 ) -> tuple[str, str | None]:
-    """The verdict on one effect, and what it rests on where that is not plain."""
+    """The verdict on one effect, with a reason where one is needed."""
     unit = "rounds" if effect.paired else "processes per side"
     if effect.confidence < 0.95:
         return "inconclusive", f"{effect.n} {unit} are too few for an interval of 95 %"
@@ -151,7 +155,7 @@ def judge(
 
 
 def _not_beyond(effect: Effect, limit: float) -> str:
-    """Why a significant change does not count: it is small, or only perhaps large enough."""
+    """Why a significant change does not count: it is small, or not certainly large enough."""
     near, far = (effect.low, limit) if effect.ratio > 1 else (effect.high, 1 / limit)
     if 1 / limit <= effect.ratio <= limit:
         return f"{change(effect.ratio)}, within the threshold of {change(far)}"
@@ -160,14 +164,14 @@ def _not_beyond(effect: Effect, limit: float) -> str:
 
 
 def too_few(effect: Effect, unit: str, comparisons: int, alpha: float) -> str:
-    """What is said instead of a p-value that could not have been small."""
+    """The reason given if no p-value could have been small enough."""
     needed = fewest_values(comparisons, alpha, effect.paired)
     number = "one comparison" if comparisons == 1 else f"{comparisons} comparisons"
     return f"{effect.n} {unit} can never be significant in {number}: it takes {needed} or more"
 
 
 def may_be_slower(found: Comparison) -> bool:
-    """False where the whole interval lies below 1."""
+    """False if the whole interval lies below 1."""
     return found.effect.confidence < 0.95 or found.effect.high >= 1
 
 
@@ -179,7 +183,7 @@ def change(ratio: float) -> str:
 def count_changes(
     case: str, base: Sequence[Mapping[str, int]], head: Sequence[Mapping[str, int]]
 ) -> list[CountChange]:
-    """Every count that both sides have, of all processes of each."""
+    """The changes of all counts that both sides have; one mapping per process."""
     one, other = _by_name(base), _by_name(head)
     return [_count_change(case, name, one[name], other[name]) for name in one if name in other]
 
@@ -201,7 +205,7 @@ def _count_change(case: str, name: str, base: Sequence[int], head: Sequence[int]
         if other < one:
             return replace(found, verdict="improvement", reason=f"{moved}, unexplained")
         return found
-    # Even a count that varies has become larger if its smallest value exceeds all earlier ones.
+    # A count that varies has grown too, if its smallest value exceeds all of the base's.
     spans = f"{min(base)} to {max(base)} before, {min(head)} to {max(head)} now"
     if min(head) > max(base):
         return replace(found, verdict="regression", reason=f"{name}: {spans}")

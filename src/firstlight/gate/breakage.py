@@ -1,13 +1,12 @@
-"""Why a case has no numbers to compare, and whether the change is to blame.
+"""Broken and flaky cases: why a case cannot be compared, and whether the change is to blame.
 
-A process that breaks is repeated on both sides before it counts. A case of which a process breaks
-every time on the head, and never on the base, is what the change did. On the base alone, it was
-repaired, and on both sides it says nothing. A side that only was not timed, because the other one
-failed, is not broken.
+A process that breaks is repeated on both sides. If it breaks every time on the head but not on the
+base, the change is to blame. If it breaks on the base alone, the change repaired it; on both sides,
+nothing follows. A side that was not timed because the other one failed is not broken.
 
-A process that did not break when it was repeated makes its case *flaky*. Whether the head is more
-so than the base is a question for an exact test: if the change did nothing, a round in which one
-side alone broke is as likely to be that of the head as that of the base.
+A case is *flaky* if a process broke and then did not. Whether the head breaks more often than the
+base is decided by an exact test: without an effect of the change, a round in which only one side
+broke is equally likely to be the head's or the base's.
 """
 
 from __future__ import annotations
@@ -19,45 +18,45 @@ from typing import NamedTuple
 
 from firstlight.records import REPEATS, Sample
 
-#: What a process of the head alone may end with that is the change's doing. A cache label that is
-#: not proven is none of it: that is a measurement that failed.
-_EXACT = {"failed", "crashed", "out-of-memory"}
-#: With at most this probability of so uneven a split, more rounds may show that head breaks more
-#: often. Three rounds to none are that uneven.
+#: Statuses of the head alone that the change is to blame for. Not `unproven`: then the measurement
+#: failed.
+_BLAMED = {"failed", "crashed", "out-of-memory"}
+#: If a split of rounds is no more probable than this, more rounds may show that the head breaks
+#: more often. Three to none is such a split.
 _SUSPICIOUS = 1 / 8
 
 
 class Breakage(NamedTuple):
-    """What is broken, in words."""
+    """Why a case cannot be compared."""
 
     why: str
-    both: bool = False
+    both: bool = False  # broken on both sides
     regression: str | None = None  # "exact" or "slow"; None: the change is not to blame
 
 
 @dataclass(frozen=True)
 class Flakiness:
-    """A case of which processes broke that did not when they were repeated."""
+    """A case with processes that broke, but not every time they were repeated."""
 
     case: str
     base_broken: int
     base_processes: int
     head_broken: int
     head_processes: int
-    base_only_rounds: int  # in which the base alone broke, at the first attempt
+    base_only_rounds: int  # in which only the base broke, at the first attempt
     head_only_rounds: int
-    reason: str  # what one of them said
-    p_adjusted: float  # two-sided, of "both break equally often", by Holm with the times
+    reason: str  # of one of them
+    p_adjusted: float  # two-sided, for "both break equally often"; Holm together with the times
     verdict: str  # regression, inconclusive or flaky
 
 
 def repeats_of(status: str) -> int:
-    """How often a process that ended so is repeated; a timeout costs the whole time limit."""
+    """How often a process with this status is repeated. Once after a timeout, which takes long."""
     return 1 if status == "timeout" else REPEATS
 
 
 def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -> Breakage | None:
-    """What keeps the samples of one case from being compared; None if nothing does."""
+    """Why the samples of one case cannot be compared; None if they can."""
     one, other = _words(base), _words(head)
     if one and other:
         return Breakage(f"broken on both sides: base {one}; head {other}", both=True)
@@ -68,8 +67,7 @@ def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -
         blame = None if is_control else _blame({s.status for s in _broken(head)})
         return Breakage(f"broken on one side: head {other}", regression=blame)
     if one:
-        nothing = "head is not, so there is nothing to compare it with"
-        return Breakage(f"broken on one side: base {one}; {nothing}")
+        return Breakage(f"broken on one side: base {one}; there is nothing to compare head with")
     timed = [any((s.kind, s.status) == ("timed", "ok") for s in side) for side in (base, head)]
     if all(timed) or is_control:  # a control is not timed where nothing else is
         return None
@@ -79,7 +77,7 @@ def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -
 
 
 def breaks_every_time(samples: Sequence[Sample]) -> bool:
-    """Whether some process of the plan broke at every attempt."""
+    """Whether some planned process broke at every attempt."""
     sound = {(s.kind, s.index) for s in samples if s.status == "ok"}
     return any((s.kind, s.index) not in sound for s in samples)
 
@@ -89,7 +87,10 @@ def _broken(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _words(samples: Sequence[Sample]) -> str | None:
-    """What goes wrong on a side every time: as in a run, survivors are not a fair sample."""
+    """The failure of a side that breaks every time; None if it does not.
+
+    As in a run, one such process is enough: the survivors are a biased sample.
+    """
     if not breaks_every_time(samples):
         return None
     bad = _broken(samples)
@@ -97,27 +98,27 @@ def _words(samples: Sequence[Sample]) -> str | None:
 
 
 def _blame(statuses: Collection[str]) -> str | None:
-    if _EXACT.intersection(statuses):
+    if _BLAMED.intersection(statuses):
         return "exact"
-    return "slow" if "timeout" in statuses else None  # a time: the control can excuse it
+    return "slow" if "timeout" in statuses else None  # a time, so a moved control excuses it
 
 
 def last_attempts(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples without those that were repeated."""
+    """The last attempt of every process."""
     return list({(s.case, s.kind, s.index): s for s in samples}.values())
 
 
 # --- flaky ----------------------------------------------------------------------------------------
 
 
-class Uneven(NamedTuple):
-    """Rounds in which one side alone broke."""
+class OneSidedRounds(NamedTuple):
+    """The numbers of rounds in which only one side broke."""
 
     base_only: int
     head_only: int
 
     def p(self) -> float:
-        """Two-sided and exact, of a fair coin."""
+        """The two-sided p-value of the exact sign test."""
         return min(1.0, 2 * _tail(max(self), sum(self)))
 
     def is_suspicious(self) -> bool:
@@ -125,18 +126,18 @@ class Uneven(NamedTuple):
 
 
 def _tail(heads: int, coins: int) -> float:
-    """Probability of so many heads or more."""
+    """The probability of at least so many heads."""
     return math.fsum(math.comb(coins, i) / 2**coins for i in range(heads, coins + 1))
 
 
-def uneven_rounds(base: Sequence[Sample], head: Sequence[Sample]) -> Uneven:
-    """Counted at the first attempt of each round: what is repeated depends on what it showed."""
+def one_sided_rounds(base: Sequence[Sample], head: Sequence[Sample]) -> OneSidedRounds:
+    """Count first attempts only: whether there is a second depends on the outcome of the first."""
     one, other = (
         {s.index: s.status != "ok" for s in reversed(side) if s.kind == "timed"}
         for side in (base, head)
     )
     rounds = one.keys() & other.keys()
-    return Uneven(
+    return OneSidedRounds(
         sum(one[index] and not other[index] for index in rounds),
         sum(other[index] and not one[index] for index in rounds),
     )
@@ -145,15 +146,15 @@ def uneven_rounds(base: Sequence[Sample], head: Sequence[Sample]) -> Uneven:
 def flakiness(
     case: str, base: Sequence[Sample], head: Sequence[Sample], p_adjusted: float, alpha: float
 ) -> Flakiness:
-    """The verdict on a case of which processes broke now and then."""
-    uneven = uneven_rounds(base, head)
-    verdict = "inconclusive" if uneven.is_suspicious() else "flaky"
-    if uneven.head_only > uneven.base_only and p_adjusted < alpha:
+    """The verdict on a flaky case."""
+    rounds = one_sided_rounds(base, head)
+    verdict = "inconclusive" if rounds.is_suspicious() else "flaky"
+    if rounds.head_only > rounds.base_only and p_adjusted < alpha:
         verdict = "regression"
-    bad, worse = _broken(base), _broken(head)
-    example = (worse or bad)[0]
+    base_broken, head_broken = _broken(base), _broken(head)
+    example = (head_broken or base_broken)[0]
     reason = f"{example.status}: {example.reason}"
-    numbers = (len(bad), len(base), len(worse), len(head), *uneven)
+    numbers = (len(base_broken), len(base), len(head_broken), len(head), *rounds)
     return Flakiness(case, *numbers, reason, p_adjusted, verdict)
 
 
@@ -162,7 +163,7 @@ def is_flaky(base: Sequence[Sample], head: Sequence[Sample]) -> bool:
 
 
 def flaky_sentence(found: Flakiness) -> str:
-    """How often processes of a flaky case broke on either side, and what follows from it."""
+    """How often the processes of a flaky case broke on each side, and what follows."""
     lead = {
         "regression": f"head breaks more often (p = {found.p_adjusted:.2g})",
         "inconclusive": "head may break more often, which more rounds would show",

@@ -1,8 +1,8 @@
-"""A gate on disk. Each side is a run directory of its own, which `show` and `compare` can read.
+"""The directory of a gate. Each side is a run directory, which `show` and `compare` can read.
 
-plan.json     what was asked for, both sides, the seed: written before the first process
+plan.json     the request, both sides, the seed: written before the first process
 base/ head/   plan.json, samples.jsonl, run.json, report.html, as `firstlight run` writes them
-gate.json     the verdict with everything that it rests on
+gate.json     the verdict with all it is based on
 gate.md       the same for a pull request
 explain/      with --explain: programs of failing cases and their differences
 """
@@ -42,7 +42,7 @@ SCHEMA = "firstlight.gate-plan"
 
 @dataclass(frozen=True, kw_only=True)
 class GatePlan:
-    """What a gate was asked for and how it was planned: its `plan.json`, in this order."""
+    """The `plan.json` of a gate: the request and what follows from it, in the order of the file."""
 
     schema: str = SCHEMA
     schema_version: int = 1
@@ -59,7 +59,7 @@ class GatePlan:
 
     @classmethod
     def of(cls, gate: Gate) -> GatePlan:
-        # A branch may move before the gate is resumed; its commit does not.
+        # Commits instead of branches, which may move before the gate is resumed.
         fixed: JsonObject = {
             side.name: side.description["commit"]
             for side in gate.sides
@@ -86,7 +86,7 @@ class GatePlan:
         return from_json(cls, data, str(path / "plan.json"))
 
     def require_same(self, sides: tuple[Side, Side]) -> None:
-        """Refuse to add samples of other code or other packages to an interrupted gate."""
+        """Refuse to resume with other code or other packages."""
         for side in sides:
             then, now = self.sides[side.name], to_json(side.description)
             for part in ("commit", "uncommitted", "python"):
@@ -98,7 +98,7 @@ class GatePlan:
 
 
 class GateDirectory:
-    """One gate's directory, held by one process at a time."""
+    """A gate's directory, locked by one process at a time."""
 
     def __init__(self, path: Path, sides: Mapping[str, RunDirectory]) -> None:
         self.path = path
@@ -117,7 +117,7 @@ class GateDirectory:
 
     @classmethod
     def open(cls, path: Path) -> GateDirectory:
-        """Take up an interrupted gate."""
+        """Open an interrupted gate to resume it."""
         return cls(path, {name: RunDirectory.open(path / name) for name in SIDES})
 
     def keepers(self) -> dict[str, Callable[[Sample], None]]:
@@ -129,7 +129,7 @@ class GateDirectory:
     def runs(
         self, samples: Mapping[str, list[Sample]], load_after: Sequence[float] | None = None
     ) -> dict[str, Run]:
-        """Both sides summarised, over the rounds that are complete."""
+        """The summaries of both sides over the complete rounds."""
         plans = self._plans(samples)
         return {
             name: assemble(directory.path, plans[name], samples[name], load_after)
@@ -137,8 +137,8 @@ class GateDirectory:
         }
 
     def _plans(self, samples: Mapping[str, list[Sample]]) -> dict[str, Plan]:
-        """Each side's plan with the number of rounds that came of it."""
-        rounds = max(1, complete_rounds(samples))  # a run without any round is incomplete
+        """Each side's plan with the number of rounds that were measured."""
+        rounds = max(1, complete_rounds(samples))  # 1 if none, so that the run is incomplete
         plans = {name: directory.plan() for name, directory in self._sides.items()}
         return {
             name: replace(plan, settings=replace(plan.settings, processes=rounds))
@@ -146,10 +146,10 @@ class GateDirectory:
         }
 
     def publish_sides(self, load_after: Sequence[float] | None = None) -> None:
-        """Write both sides' summaries and reports, and plans that say how many rounds there were.
+        """Write both sides' summaries and reports, and the actual number of rounds in their plans.
 
-        How many it takes is decided on the way. A plan that went on saying 96 would not be that of
-        a run of 12, and `publish` would refuse it; a resumed gate makes its own settings anew.
+        The number is not known beforehand. `publish` would refuse a run of 12 rounds with a plan of
+        96. A resumed gate computes its settings again.
         """
         samples = self.samples()
         plans = self._plans(samples)
@@ -166,7 +166,7 @@ class GateDirectory:
 
 
 def _side_plan(side: Side, gate: Gate) -> Plan:
-    """The plan of one side as a run: the machine is shared, Python and packages are its own."""
+    """One side as the plan of a run, with the gate's machine and the side's Python and packages."""
     python, commit = side.description["python"], side.description.get("commit")
     own = {
         "python": {k: python[k] for k in ("version", "implementation", "compiler")},

@@ -1,7 +1,7 @@
-"""Why is a case slower? Which phase moved, which function, and what the compiler made of it.
+"""Explains why a case is slower: phases, functions, and compiled programs that changed.
 
-Phases come from the gate's own samples. Functions and programs come from extra processes that are
-not timed: naming functions and dumping programs disturb what they watch.
+Phases come from the gate's samples. Functions and programs come from additional processes that are
+not timed, because recording functions and dumping programs takes time.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from firstlight.records import PHASES, Case, JsonObject, Settings, slug, write_j
 from firstlight.statistics.intervals import median
 from firstlight.telemetry.events import bare_name
 
-#: Processes per side that name functions: enough for a median.
+#: Processes per side that report times by function.
 _PROCESSES = 3
-#: A phase is named if it makes up this share of what the cold start has moved by.
+#: A phase is reported if its shift is at least this share of the largest one.
 _MIN_SHARE = 0.1
-Steps = Sequence[JsonObject]  # of one process: {function, phase, seconds} of every step
+Steps = Sequence[JsonObject]  # of one process: {function, phase, seconds} per step
 
 
 @dataclass(frozen=True)
 class FunctionChange:
-    """What a function costs to trace, lower or compile on both sides: medians over processes."""
+    """The time to trace, lower or compile a function on both sides: medians over processes."""
 
     function: str
     phase: str
     base_seconds: float
     head_seconds: float
-    base_times: int  # how often in one process
+    base_times: int  # number of times per process
     head_times: int
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that is known of a failing case."""
+    """What changed in a case."""
 
     case: str
-    phases: tuple[Comparison, ...]  # those that moved most, first
-    functions: tuple[FunctionChange, ...] = ()  # by how much they moved
+    phases: tuple[Comparison, ...]  # largest shift first
+    functions: tuple[FunctionChange, ...] = ()  # largest shift first
     programs: tuple[ProgramChange, ...] = ()
-    folder: str | None = None  # where programs and their differences are written
+    folder: str | None = None  # with programs and their differences
     problem: str | None = None  # why something is missing
 
 
@@ -60,16 +60,16 @@ def explain(
     sides: tuple[Side, Side],
     parent: Path,
 ) -> Explanation:
-    """What is known of one case; programs and their differences are written below `parent`."""
+    """Explain one case; programs and their differences are written below `parent`."""
     found = Explanation(case.id, tuple(moved_phases(report, case.id)))
     if case.base.cache_kind is None:
         return replace(found, problem="this backend compiles nothing")
-    named = name_functions(case, settings, sides)
-    if isinstance(named, str):
-        return replace(found, problem=named)
+    steps = record_steps(case, settings, sides)
+    if isinstance(steps, str):
+        return replace(found, problem=steps)
     folder = parent / slug(case.id)
     folder.mkdir(parents=True, exist_ok=True)
-    functions = tuple(function_changes(named))
+    functions = tuple(function_changes(steps))
     write_json(folder / "functions.json", functions)
     found = replace(found, functions=functions, folder=str(folder))
     if case.base.cache_kind != "jax":
@@ -82,7 +82,7 @@ def explain(
 
 
 def moved_phases(report: GateReport, case: str) -> list[Comparison]:
-    """Phases that make up the difference of the cold start, the largest part first."""
+    """Phases that account for the shift of the cold start, the largest first."""
     own = {c.quantity: c for c in report.comparisons if c.case == case}
     shifts = {name: abs(c.head.median - c.base.median) for name, c in own.items()}
     phases = [name for name in PHASES if name in own]
@@ -91,27 +91,25 @@ def moved_phases(report: GateReport, case: str) -> list[Comparison]:
     return [own[name] for name in sorted(moved, key=lambda name: -shifts[name])]
 
 
-def name_functions(
+def record_steps(
     case: PairedCase, settings: Settings, sides: tuple[Side, Side]
 ) -> dict[str, list[Steps]] | str:
-    """What the processes of each side reported of every compilation, or what went wrong."""
+    """By side: the steps that each of its processes reported; or an error message."""
     found: dict[str, list[Steps]] = {side.name: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="firstlight-explain-") as scratch:
         for number in range(_PROCESSES):
             for side in sides if number % 2 == 0 else sides[::-1]:
-                outcome = _watched(case.on(side.name), settings, side, Path(scratch))
+                outcome = _run(case.on(side.name), settings, side, Path(scratch))
                 report = outcome.report or {}
                 if "functions" not in report:
                     said = report.get("exception") or outcome.output_tail[-300:]
-                    return f"{side.name} could not be watched: {said.strip() or 'no report'}"
+                    return f"{side.name}: recording functions failed: {said.strip() or 'no report'}"
                 found[side.name].append(report["functions"])
     return found
 
 
-def _watched(
-    case: Case, settings: Settings, side: Side, scratch: Path, xla_flags: str = ""
-) -> Outcome:
-    # Without the persistent cache: what is read from it was not compiled.
+def _run(case: Case, settings: Settings, side: Side, scratch: Path, xla_flags: str = "") -> Outcome:
+    # Without the persistent cache, so that everything is compiled.
     case = replace(case, cache="none")
     cache = scratch / "cache"
     cache.mkdir(exist_ok=True)
@@ -123,7 +121,7 @@ def _watched(
 
 
 def function_changes(reports: Mapping[str, Sequence[Steps]]) -> list[FunctionChange]:
-    """Medians over processes for each function and phase, the largest change first."""
+    """Medians over processes per function and phase, the largest change first."""
     base, head = ([_seconds(steps) for steps in reports[side]] for side in ("base", "head"))
     rows = []
     for function, phase in dict.fromkeys(key for one in (*base, *head) for key in one):
@@ -137,19 +135,19 @@ def function_changes(reports: Mapping[str, Sequence[Steps]]) -> list[FunctionCha
 def _seconds(steps: Steps) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for step in steps:
-        # Tracing says `f`, compiling `jit(f)`: one function to its author.
+        # Tracing reports `f`, compiling `jit(f)`.
         key = (bare_name(step["function"]), step["phase"])
         found.setdefault(key, []).append(step["seconds"])
     return found
 
 
 def dump_programs(case: PairedCase, settings: Settings, side: Side) -> list[Program]:
-    """What XLA made of the case on one side."""
+    """The programs that XLA compiles for the case on one side."""
     with tempfile.TemporaryDirectory(prefix="firstlight-explain-") as scratch:
         folder = Path(scratch) / "hlo"
         folder.mkdir()
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
-        _watched(case.on(side.name), settings, side, Path(scratch), flags)
+        _run(case.on(side.name), settings, side, Path(scratch), flags)
         return programs_in(folder)
 
 

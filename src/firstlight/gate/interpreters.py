@@ -1,4 +1,4 @@
-"""Pythons of other environments: where they are, and what they say about themselves."""
+"""Python interpreters of other environments: finding them, and asking for version and packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from firstlight.errors import FirstlightError
 
-#: Run by the other interpreter: its standard library is all there is.
+#: Run by the other interpreter, so it may import only the standard library.
 _DESCRIBE = r"""
 import json, platform, re, sys
 from importlib.metadata import distributions
@@ -33,7 +33,7 @@ print(json.dumps({
 
 
 class Interpreter(TypedDict):
-    """What `_DESCRIBE` prints."""
+    """The output of `_DESCRIBE`."""
 
     version: str
     implementation: str
@@ -48,10 +48,10 @@ class SetupError(FirstlightError):
 
 
 def interpreter_of(environment: Path) -> str:
-    """The Python of a virtual environment; an interpreter itself is taken as it is."""
+    """The Python of a virtual environment; the path of an interpreter is also accepted."""
     for candidate in (environment, environment / "bin" / "python"):
         if candidate.is_file() and os.access(candidate, os.X_OK):
-            # Not resolved: a virtual environment's python is a link to another one.
+            # Not resolved: the python of a virtual environment is a link to the one it is based on.
             return str(candidate.absolute())
     raise SetupError(
         f"{environment}: no Python there. Give a virtual environment (the folder that has "
@@ -62,7 +62,7 @@ def interpreter_of(environment: Path) -> str:
 def describe_interpreter(
     python: str, variables: Mapping[str, str], modules: Sequence[str]
 ) -> Interpreter:
-    """Version and packages as that interpreter itself sees them, and which `modules` it has."""
+    """Version and packages of an interpreter, and which of `modules` it can import."""
     command = [python, "-P", "-c", _DESCRIBE, *modules]
     said: object = ""
     try:

@@ -1,4 +1,4 @@
-"""One gate from prepared sides to its report: measure, look, and go on while it is undecided."""
+"""Runs a gate on prepared sides: measure, judge, and continue while a case is undecided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firstlight.compare.differences import case_differences, data_differences, i
 from firstlight.gate.breakage import last_attempts
 from firstlight.gate.decision import EXIT_CODES, GateError, GateReport, Rules
 from firstlight.gate.directory import GateDirectory
-from firstlight.gate.measuring import Pair, Watch
+from firstlight.gate.measuring import PairedMeasurement, Watch
 from firstlight.gate.outputs import markdown
 from firstlight.gate.own_code import require_own_code
 from firstlight.gate.planning import Gate
@@ -19,20 +19,24 @@ from firstlight.records import Run, Sample, write_json, write_text
 Samples = Mapping[str, Sequence[Sample]]
 
 
-def carry_out(
+def run_gate(
     gate: Gate, directory: GateDirectory, watch: Watch, deadline: float | None = None
 ) -> GateReport:
-    """Measure and decide; everything but explanations is on disk afterwards."""
+    """Measure and decide; afterwards all but explanations is in `directory`."""
     pairs = gate.selection.cases
     names = [pair.id for pair in pairs]
-    with Pair(pairs, gate.settings, gate.sides, directory.keepers(), directory.samples()) as pair:
-        pair.prepare(watch)
-        require_own_code(gate.sides, pair.modules)
+    with PairedMeasurement(
+        pairs, gate.settings, gate.sides, directory.keepers(), directory.samples()
+    ) as measurement:
+        measurement.prepare(watch)
+        require_own_code(gate.sides, measurement.modules)
         checked = {side: last_attempts(v) for side, v in directory.samples().items()}
         different = not_comparable(directory.runs(checked), checked, names)
-        require_some(different, [name for name in names if name != gate.rules.control])
-        pair.leave_out(different)
-        report = measure_and_judge(pair, gate.rules, directory.samples, watch, deadline, different)
+        require_comparable(different, [name for name in names if name != gate.rules.control])
+        measurement.leave_out(different)
+        report = measure_and_judge(
+            measurement, gate.rules, directory.samples, watch, deadline, different
+        )
     directory.publish_sides(os.getloadavg() if hasattr(os, "getloadavg") else None)
     report = with_notes(
         report,
@@ -41,27 +45,27 @@ def carry_out(
         gate.selection.unimportable,
     )
     write_json(directory.path / "gate.json", report)
-    write_text(directory.path / "gate.md", markdown(report, gate.side_words))
+    write_text(directory.path / "gate.md", markdown(report, gate.side_descriptions))
     return report
 
 
 def measure_and_judge(
-    pair: Pair,
+    measurement: PairedMeasurement,
     rules: Rules,
     samples: Callable[[], Samples],
     watch: Watch,
     deadline: float | None = None,
     left_out: Collection[str] = (),
 ) -> GateReport:
-    """Measure to the first look that settles it (`GateReport.is_settled`), or until the time is up.
+    """Measure until a look settles the verdict (`GateReport.is_settled`) or the deadline.
 
-    When the time ends between two looks, the rounds that are complete are judged with the share of
-    the next look: how many there are depends on the clock, not on what they show.
+    If the deadline falls between two looks, the complete rounds are judged with the share of the
+    next look. This is valid, because their number depends on the clock, not on the data.
     """
     done = 0
     report: GateReport | None = None
     for look in rules.looks:
-        reached = pair.measure(done, look.rounds, watch, deadline)
+        reached = measurement.measure(done, look.rounds, watch, deadline)
         if report is None or reached > done:
             taken = {n: [s for s in v if s.case not in left_out] for n, v in samples().items()}
             report = rules.judge(taken, reached, look.alpha)
@@ -80,10 +84,9 @@ def measure_and_judge(
 def not_comparable(
     runs: Mapping[str, Run], samples: Samples, cases: Sequence[str]
 ) -> dict[str, str]:
-    """By case: how its two sides differ in data or protocol, as the check processes saw them.
+    """By case: how the two sides differ in data or protocol, according to the check processes.
 
-    A case that failed, or did not get far enough to have a protocol, is broken, which the report
-    says itself.
+    Cases that failed or have no protocol are not included: the report lists them as broken.
     """
     found = {}
     for case in cases:
@@ -96,8 +99,8 @@ def not_comparable(
     return found
 
 
-def require_some(incomparable: Mapping[str, str], cases: Sequence[str]) -> None:
-    """Refuse a gate whose every case is another thing on the other side."""
+def require_comparable(incomparable: Mapping[str, str], cases: Sequence[str]) -> None:
+    """Refuse a gate without any comparable case."""
     if cases and all(case in incomparable for case in cases):
         why = "; ".join(f"{case}: {incomparable[case]}" for case in cases)
         raise GateError(f"no case can be compared. {why}")
@@ -109,10 +112,10 @@ def with_notes(
     notes: Sequence[str] = (),
     unimportable: Mapping[str, str] | None = None,
 ) -> GateReport:
-    """The report with what could not be compared: it proves nothing, so the gate cannot pass.
+    """The report with reasons for the cases that were not compared; with such cases it cannot pass.
 
-    `unimportable` is why the benchmark file of a side cannot be imported: said first, because it is
-    why every case of that side is broken.
+    `unimportable`: by side, why its benchmark file cannot be imported. It comes first, because it
+    is the reason why every case of that side is broken.
     """
     first = [
         f"The benchmark file of {side} cannot be imported: {why}."

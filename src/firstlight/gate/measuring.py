@@ -1,13 +1,13 @@
-"""Both sides in one job, interleaved: check, prime, then rounds in which every case has a pair.
+"""Measures both sides interleaved: check, prime, then rounds with one pair of processes per case.
 
-Within a pair the two processes follow each other at once, so that both meet the same machine, and
-their warm calls alternate. A coin decides which side goes first, for each case and round anew: the
-exact p-value of a gate (flip the sign of each round's difference) rests on that and nothing else.
-Alternating AB BA would balance better, but one coin for two rounds is half as many coins. The cases
-of a round are shuffled.
+The two processes of a pair follow each other immediately, so that the machine is in the same state,
+and their warm calls alternate. Which side goes first is drawn at random for each case and round.
+The exact p-values of a gate (sign flips of the differences of rounds) rest on this alone. The order
+AB BA would be better balanced, but give half as many random signs. The cases of a round are
+shuffled.
 
-A process that breaks is repeated, on both sides, until both are sound or it has been repeated often
-enough to say that it always breaks. Its case is then not timed any more.
+A process that breaks is repeated on both sides, until both are sound or the number of repetitions
+is reached. In the latter case its case is not timed any more.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Announce = Callable[["PairJob", str], None]
 
 @dataclass(frozen=True)
 class PairedCase:
-    """One case on both sides: the same name, each side's own file and parameters."""
+    """A case on both sides: under the same name, with each side's file and parameters."""
 
     base: Case
     head: Case
-    is_control: bool = False  # runs under the gate's own Python, out of reach of either side
+    is_control: bool = False  # runs under the gate's own Python, so that no side can affect it
 
     @property
     def id(self) -> str:
@@ -59,8 +59,8 @@ class PairJob:
     sides: tuple[str, str] = SIDES
 
 
-class Pair:
-    """Measures two sides and hands every sample to its side's `keep` before the next process."""
+class PairedMeasurement:
+    """Measures two sides; each sample goes to `keep` of its side before the next process starts."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Pair:
         self._seed = settings.seed
         self._clock = clock
         self._stack = contextlib.ExitStack()
-        #: By side and case: where every module came from. Kept apart, because the samples are
-        #: published and these are paths of this machine.
+        #: By side and case: {module: file}. Not in the samples, which may be published, because
+        #: these are paths of this machine.
         self.modules: dict[str, dict[str, Mapping[str, str]]] = {side: {} for side in SIDES}
         self._given_up: set[str] = set()
         self._attempts: defaultdict[tuple[str, str, str, int], list[Sample]] = defaultdict(list)
@@ -86,7 +86,7 @@ class Pair:
                 self._attempts[side_name, s.case, s.kind, s.index].append(s)
         taken = (s.order for attempts in self._attempts.values() for s in attempts)
         self._order = 1 + max(taken, default=-1)
-        # The control must only not move: its calls are short, and a tenth of a second has many.
+        # The control has short calls: a tenth of a second is enough to see whether it moves.
         brief = replace(settings, warm_seconds=min(settings.warm_seconds, 0.1))
         self._runners: dict[tuple[str, bool], Runner] = {}
         for side, control in itertools.product(sides, (False, True)):
@@ -121,7 +121,7 @@ class Pair:
         self._stack.close()
 
     def prepare(self, watch: Watch) -> None:
-        """Check every case on both sides, then fill the caches."""
+        """Run the check processes of both sides, then those that fill caches."""
         shuffled = list(self.cases)
         random.Random(f"{self._seed}/prepare").shuffle(shuffled)
         jobs = [PairJob(case, "check", 0) for case in shuffled]
@@ -129,35 +129,35 @@ class Pair:
         self._run(jobs, _shown(jobs, watch))
 
     def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:
-        """Rounds `first` up to, not including, `last`; returns the number that are complete.
+        """Measure rounds `first` to `last - 1`; return the number of complete rounds.
 
-        With a `deadline` on the clock, a round that would probably end after it is not begun. If
-        every case but the control is broken, nothing is: a control alone controls nothing.
+        A round that would probably end after `deadline` is not started. If every case but the
+        control is broken, nothing is measured.
         """
         others = [case for case in self.cases if not case.is_control]
         if others and not any(self._sound(case) for case in others):
             return first
         rounds = list(paired_rounds(self.cases, first, last, self._seed))
         announce = _shown([job for jobs in rounds for job in jobs], watch)
-        last_took = 0.0
+        round_seconds = 0.0
         for complete, jobs in enumerate(rounds):
             now = self._clock()
-            if deadline is not None and now + last_took > deadline:
+            if deadline is not None and now + round_seconds > deadline:
                 return first + complete
             self._run(jobs, announce)
-            last_took = self._clock() - now
+            round_seconds = self._clock() - now
         return last
 
     def _run(self, jobs: Sequence[PairJob], announce: Announce) -> None:
         for job in jobs:
             self._take_both(job, [side for side in job.sides if self._is_due(job, side)], announce)
-            while self._is_to_be_repeated(job):
+            while self._needs_repetition(job):
                 self._take_both(job, job.sides, announce)
             if any(found and breaks_every_time(found) for found in self._attempts_at(job)):
                 self._given_up.add(job.case.id)
 
     def _take_both(self, job: PairJob, sides: Sequence[str], announce: Announce) -> None:
-        """The processes of a pair, one on each side unless one is there already."""
+        """Run the processes of a pair, or of one side if the other was already measured."""
         if len(sides) == 2 and job.kind == "timed":
             self._take_in_turns(job, announce)
             return
@@ -165,8 +165,8 @@ class Pair:
             announce(job, side)
             self._take(job, side)
 
-    def _is_to_be_repeated(self, job: PairJob) -> bool:
-        """Whether the last attempt broke on a side, and it may be repeated again."""
+    def _needs_repetition(self, job: PairJob) -> bool:
+        """Whether the last attempt broke on a side, and may be repeated again."""
         attempts = self._attempts_at(job)
         bad = [found[-1] for found in attempts if found and found[-1].status != "ok"]
         if not bad or not all(attempts):
@@ -175,11 +175,11 @@ class Pair:
         return done < min(repeats_of(sample.status) for sample in bad)
 
     def _attempts_at(self, job: PairJob) -> list[list[Sample]]:
-        """On both sides, in order."""
+        """The attempts of each side, in order."""
         return [self._attempts[side, job.case.id, job.kind, job.index] for side in SIDES]
 
     def _is_due(self, job: PairJob, side: str) -> bool:
-        # Whether it is broken on one side or on both is a question for both checks.
+        # Checks run on both sides in any case, to find out whether both are broken.
         if job.kind == "timed" and not self._sound(job.case):
             return False
         runner = self._runners[side, job.case.is_control]
@@ -193,7 +193,7 @@ class Pair:
         self._attempts[side, sample.case, sample.kind, sample.index].append(sample)
 
     def _take_in_turns(self, job: PairJob, announce: Announce) -> None:
-        """Both processes of a pair: one cold start after the other, then warm calls in turns."""
+        """Run both processes of a pair: first both cold starts, then warm calls in turns."""
         first, second = job.sides
         begun = False
 
@@ -208,23 +208,23 @@ class Pair:
         announce(job, first)
         with contextlib.closing(_Pipes()) as pipes:
             self._take(job, first, Turn(*pipes.first, first=False, meanwhile=begin_other))
-        if not begun:  # the first one failed, or its instrument knows nothing of turns
+        if not begun:  # the first one failed, or its instrument does not support turns
             announce(job, second)
             self._take(job, second)
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Do not time these cases."""
+        """Exclude these cases from timing."""
         self.cases = [case for case in self.cases if case.id not in names]
 
     def _sound(self, case: PairedCase) -> bool:
-        """A case that fails on one side is not timed on the other: there is nothing to compare."""
+        """Whether the case works on both sides; otherwise there is nothing to compare."""
         if case.id in self._given_up:
             return False
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
 
 
 def _shown(jobs: Sequence[PairJob], watch: Watch) -> Announce:
-    """`watch`, called with a pair and a side, for all the processes of `jobs`."""
+    """Adapt `watch`, which takes positions in the list of all processes of `jobs`."""
     both = [(job, side) for job in jobs for side in job.sides]
     shown = [
         (replace(j.case.base, id=f"{j.case.id} ({side})"), j.kind, j.index) for j, side in both
@@ -233,7 +233,7 @@ def _shown(jobs: Sequence[PairJob], watch: Watch) -> Announce:
 
 
 class _Pipes:
-    """What two processes pass their turns through: (where to wait, where to pass on) of each."""
+    """The pipes through which two processes take turns: (read end, write end) for each."""
 
     def __init__(self) -> None:
         (read_1, write_1), (read_2, write_2) = os.pipe(), os.pipe()
@@ -253,7 +253,7 @@ class _Pipes:
 def paired_rounds(
     cases: Sequence[PairedCase], first: int, last: int, seed: int
 ) -> Iterator[list[PairJob]]:
-    """The pairs of each round, in run order; a seed gives the same, wherever one begins."""
+    """The pairs of each round in run order; a round depends only on `seed` and its number."""
     for number in range(first, last):
         draw = random.Random(f"{seed}/round {number}")
         shuffled = list(cases)
@@ -265,9 +265,9 @@ def paired_rounds(
 
 
 def complete_rounds(samples: Mapping[str, Sequence[Sample]]) -> int:
-    """How many rounds have both sides of every case that was timed, counted from the first.
+    """The number of rounds, from the first, in which both sides of every timed case were measured.
 
-    A case that broke was given up in some round, and does not count where another did not.
+    Cases that broke are ignored, because they were given up, unless all broke.
     """
     last = {side: last_attempts([s for s in v if s.kind == "timed"]) for side, v in samples.items()}
     both = set.intersection(*({(s.case, s.index) for s in found} for found in last.values()))

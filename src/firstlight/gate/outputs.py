@@ -1,7 +1,7 @@
-"""A gate's report on the terminal, as Markdown, as JUnit XML, as GitHub annotations.
+"""The report of a gate for the terminal, and as Markdown, JUnit XML and GitHub annotations.
 
-Names of cases and messages come from users' files. Each format has its own way to be misled by
-them, so each has its own escaping, and nothing is inserted without it.
+Names of cases and messages come from users' files, so everything inserted is escaped for the
+format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADLINES = {
     "infrastructure": "could not be carried out",
     "inconclusive": "is inconclusive: it proves neither a regression nor its absence",
 }
-#: Functions and programs that a summary names; the rest is in the files.
+#: Functions and programs listed in a summary; the files have all of them.
 _MAX_SHOWN = 5
 _STYLES = {"pass": "green", "regression": "bold red"}
 _MARKS = {"regression": "✗", "improvement": "↑", "same": "✓", "inconclusive": "?"}
@@ -35,7 +35,7 @@ _MARKS = {"regression": "✗", "improvement": "↑", "same": "✓", "inconclusiv
 
 @dataclass(frozen=True)
 class CaseLine:
-    """Where a case is written, for annotations: a path in the repository and a line."""
+    """Where a case is defined: a path in the repository and a line, for annotations."""
 
     file: str
     line: int
@@ -52,12 +52,12 @@ def failing_cases(report: GateReport) -> list[str]:
 
 
 def is_judged(report: GateReport) -> bool:
-    """Whether times were judged, so that it matters by which rule."""
+    """Whether times were judged, so that the rule should be shown."""
     return report.rounds > 0 and report.verdict != "infrastructure"
 
 
 def effect(found: Comparison) -> str:
-    """The change with its interval; as a factor where a percentage would have too many digits."""
+    """The change with its interval: in per cent, or as a factor if it is large."""
     e = found.effect
     ends = (e.ratio, e.low, e.high)
     percent = max(e.high, 1 / e.low) < 4
@@ -73,8 +73,8 @@ def _medians(found: Comparison) -> str:
     return f"{plain_seconds(found.base.median)} → {plain_seconds(found.head.median)}"
 
 
-def explained(explanation: Explanation) -> list[str]:
-    """An explanation in sentences: phases, functions, programs."""
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """An explanation in words, one line per phase, function and program."""
     lines = []
     for phase in explanation.phases:
         shift = phase.head.median - phase.base.median
@@ -100,12 +100,12 @@ def explained(explanation: Explanation) -> list[str]:
 
 
 def print_gate(report: GateReport, sides: Mapping[str, str]) -> None:
-    """The decisive comparisons, the counts that changed, the control, and the verdict."""
+    """Print the decisive comparisons, the counts that changed, the control, and the verdict."""
     console = Terminal()
     for name, what in sides.items():
         console.print(f"{name}: {escape(what)}")
     console.print()
-    # The control last: it says whether the others may be believed.
+    # The control last: it tells whether the others are credible.
     control = [c for c in report.comparisons if c.case == report.control and c.gated]
     if rows := [*report.decisive, *control]:
         console.print(comparison_table(rows))
@@ -138,15 +138,15 @@ def print_gate(report: GateReport, sides: Mapping[str, str]) -> None:
 
 
 def print_explanation(explanation: Explanation) -> None:
-    """What moved in a case."""
+    """Print what changed in a case."""
     console = Terminal()
-    console.print(f"\nWhat moved in {escape(explanation.case)}:")
-    for line in explained(explanation):
+    console.print(f"\nWhat changed in {escape(explanation.case)}:")
+    for line in explanation_lines(explanation):
         console.print(f"· {escape(line)}")
 
 
 def print_thresholds(thresholds: Thresholds, report: GateReport) -> None:
-    """What a gate like `report` would have to exceed on this machine."""
+    """Print the thresholds of a gate like `report` on this machine."""
     rows = []
     for c in (c for c in report.comparisons if c.gated):
         own = sum((r.case, r.quantity) == (c.case, c.quantity) for r in thresholds.results)
@@ -166,7 +166,7 @@ def markdown(
     sides: Mapping[str, str] | None = None,
     explanations: Sequence[Explanation] = (),
 ) -> str:
-    """A summary for a pull request; `sides` says what base and head are."""
+    """A summary for a pull request; `sides` describes base and head."""
     lines = [f"### Firstlight gate {HEADLINES[report.verdict]}", ""]
     lines += [f"- {name}: {code(what)}" for name, what in (sides or {}).items()]
     lines += ["", *_markdown_table(report.decisive)]
@@ -180,8 +180,8 @@ def markdown(
     if report.reasons:
         lines += ["", *(f"- {text(reason)}" for reason in report.reasons)]
     for explanation in explanations:
-        lines += ["", f"#### What moved in {code(explanation.case)}", ""]
-        lines += [f"- {text(line)}" for line in explained(explanation)]
+        lines += ["", f"#### What changed in {code(explanation.case)}", ""]
+        lines += [f"- {text(line)}" for line in explanation_lines(explanation)]
     if is_judged(report):
         lines += ["", *_markdown_details(report)]
     return "\n".join(lines) + "\n"
@@ -200,10 +200,10 @@ def _markdown_table(rows: Sequence[Comparison]) -> list[str]:
 
 def _markdown_details(report: GateReport) -> list[str]:
     rule = (
-        f"{report.rounds} rounds or more per case, both sides in each, in random order. Without "
-        f"any change, a gate that stops here claims one with a probability of at most "
+        f"At least {report.rounds} rounds per case, each with both sides in random order. If "
+        f"nothing changed, a gate that stops here claims a change with a probability of at most "
         f"{report.alpha:.0%} (exact sign-flip test, Holm over all gated comparisons). Changes "
-        f"under {report.minimum_effect:.0%} do not count; what could still be "
+        f"under {report.minimum_effect:.0%} do not count; a case that may still be "
         f"{report.resolution:.0%} slower is inconclusive. Calibration: {text(report.calibration)}."
     )
     lines = ["<details><summary>How it was decided</summary>", "", rule, ""]
@@ -216,13 +216,13 @@ def _markdown_details(report: GateReport) -> list[str]:
 
 
 def code(value: str) -> str:
-    """Text as code: every sign that Markdown or HTML could read is written as its number."""
+    """Text as code: characters with a meaning in Markdown or HTML become numeric references."""
     safe = "".join(c if c.isalnum() or c in " ,/-.()+" else f"&#{ord(c)};" for c in one_line(value))
     return f"<code>{_no_address(safe)}</code>"
 
 
 def text(value: str) -> str:
-    """Text in a sentence. The invisible space keeps @names and #numbers from calling anybody."""
+    """Text in a sentence; an invisible space keeps @names and #numbers from becoming mentions."""
     signs = {c: f"&#{ord(c)};" for c in "\\`*_{}[]<>&|~$!"}
     signs |= {c: f"&#{ord(c)};\u200b" for c in "@#"}
     escaped = "".join(signs.get(c, c) for c in one_line(value))
@@ -230,7 +230,7 @@ def text(value: str) -> str:
 
 
 def _no_address(escaped: str) -> str:
-    """GitHub makes a link of whatever begins like an address."""
+    """Prevent GitHub from making a link of text that begins like an address."""
     return re.sub(r"(?i)(www)\.", r"\1&#46;", escaped)
 
 
@@ -242,7 +242,7 @@ def one_line(value: str) -> str:
 
 
 def junit(report: GateReport) -> str:
-    """One test per decisive comparison, gated count and broken case, timed by head's median."""
+    """One test per decisive comparison, gated count and broken case; its time is head's median."""
     suite = ElementTree.Element("testsuite", name="firstlight gate")
     for found in report.decisive:
         words = f"{found.quantity}: {effect(found)}, beyond {change(found.threshold)} counts"
@@ -290,7 +290,7 @@ def _outcome(test: ElementTree.Element, verdict: str, message: str, body: str) -
 
 
 def _as_outcome(found: Flakiness) -> str:
-    """A process that broke and then did not is nothing to fail for, and nothing to hide."""
+    """A flaky case as the verdict on a test: not a failure, but not hidden either."""
     return "regression" if found.verdict == "regression" else "inconclusive"
 
 
@@ -300,10 +300,10 @@ def _as_outcome(found: Flakiness) -> str:
 def github_annotations(
     report: GateReport, places: Mapping[str, CaseLine] | None = None
 ) -> list[str]:
-    """Workflow commands: an error for each regression, a warning for what proves nothing."""
+    """Workflow commands: an error per regression, a warning per inconclusive result."""
     by_head = report.broken_by_head
     rows: list[tuple[str, str, str, str]] = [
-        *((c.case, c.quantity, c.verdict, _said(c)) for c in report.decisive if may_be_slower(c)),
+        *((c.case, c.quantity, c.verdict, _words(c)) for c in report.decisive if may_be_slower(c)),
         *((c.case, c.name, c.verdict, c.reason or "") for c in report.gated_counts),
         *(
             (case, "broken", "regression" if case in by_head else "inconclusive", why)
@@ -323,7 +323,7 @@ def github_annotations(
     return lines
 
 
-def _said(found: Comparison) -> str:
+def _words(found: Comparison) -> str:
     words = f"{_medians(found)}, {effect(found)}"
     return f"{words}: {found.reason}" if found.reason else words
 
@@ -339,5 +339,5 @@ def _command(level: str, title: str, message: str, place: CaseLine | None) -> st
 
 
 def _data(value: str) -> str:
-    """As the runner decodes it: percent first, then what would end the line."""
+    """Escape as the runner expects: percent signs first, then line ends."""
     return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,4 +1,4 @@
-"""Whose code ran: each side of a comparison of revisions must run its own checkout."""
+"""Checks that each side of a comparison of revisions ran the code of its own checkout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_CODE = {"tests", "test", "docs", "examples", "benchmarks"}
 
 
 class WrongCodeError(FirstlightError):
-    """A side did not run the code that it stands for."""
+    """A side ran code that is not its own."""
 
 
 def require_own_code(
@@ -22,8 +22,8 @@ def require_own_code(
 ) -> dict[str, set[str]]:
     """Refuse a comparison of revisions in which a side ran code that is not its own.
 
-    The usual cause: the project is installed in the environment that both sides use, in a way that
-    comes before the checkout. Gives by side the modules that came from its checkout.
+    The usual cause is that both sides use one environment with the project installed in it, ahead
+    of the checkouts on the import path. Returns, by side, the modules from its checkout.
     """
     own: dict[str, set[str]] = {side.name: set() for side in sides}
     for side, other in (sides, sides[::-1]):
@@ -37,21 +37,21 @@ def require_own_code(
                 elif name in packages or _is_foreign(name, file, side, other):
                     raise WrongCodeError(
                         f"{case}: {side.name} imported {name!r} from {file}, not from its own "
-                        "checkout, so the comparison would say nothing. Give each side an "
-                        "environment of its own: --setup 'python -m venv .venv && "
+                        "checkout, so the comparison would be meaningless. Give each side its own "
+                        "environment: --setup 'python -m venv .venv && "
                         ".venv/bin/pip install …' --python .venv/bin/python"
                     )
     if not any(own.values()) and any(modules.values()):
         raise WrongCodeError(
-            "no case imported anything from the checkouts: both sides ran the same code. Name a "
-            "benchmark file of the repository as the target, or install each side into an "
-            "environment of its own with --setup and --python."
+            "no case imported anything from the checkouts: both sides ran the same code. Give a "
+            "benchmark file of the repository as the target, or install each side into its own "
+            "environment with --setup and --python."
         )
     return own
 
 
 def _is_foreign(name: str, file: str, side: Side, other: Side) -> bool:
-    """Whether a module comes from the other checkout or the user's own, and is not installed."""
+    """Whether a module is from the other checkout or the user's working tree, not installed."""
     if name == "firstlight" or _INSTALLED.intersection(Path(file).parts):
         return False
     return _inside(file, other.file_root) or _inside(file, side.repository)
@@ -64,7 +64,7 @@ def _inside(file: str, folder: Path | None) -> bool:
 def package_names(root: Path) -> set[str]:
     """Top-level packages of a checkout: folders with `__init__.py` whose parent has none.
 
-    Searched to a depth of four; environments and hidden folders are not the project's own.
+    Searched to a depth of four, without environments and hidden folders.
     """
     found = set()
     for depth in range(1, 5):

@@ -1,4 +1,4 @@
-"""From what is asked for to what is done: sides, cases, control, sampling, rules and thresholds."""
+"""Plans a gate: from the request to sides, cases, control, sampling, rules and thresholds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from firstlight.gate.outputs import CaseLine
 from firstlight.gate.selection import (
     CONTROL,
     Selection,
-    choose,
     control_case,
     file_on,
     function_lines,
     path_in_repository,
+    select_cases,
 )
-from firstlight.gate.sides import Side, from_environments, from_revisions, in_words
+from firstlight.gate.sides import Side, describe_side, from_environments, from_revisions
 from firstlight.measure.case_selection import SAMPLING, SelectionError, suggestion
 from firstlight.measure.host import describe_host
 from firstlight.records import JsonObject, Settings, from_json, slug
@@ -35,7 +35,7 @@ from firstlight.statistics.effects import fewest_values
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of a gate under their names on the command line; kept in its plan."""
+    """The options of a gate, named as on the command line; stored in its plan."""
 
     target: str | None = None
     base: str | None = None
@@ -52,33 +52,33 @@ class Request:
     timeout: float | None = None
     warm_seconds: float | None = None
     seed: int | None = None  # of the order
-    rounds: int | None = None  # None: looks, until everything is decided
+    rounds: int | None = None  # None: until a look decides
     keep_going: bool = False
     alpha: float = 0.05
     minimum_effect: float | None = None
     gate_on: tuple[str, ...] | None = None
     no_counts: bool = False
-    control: str | None = None  # a case; "none": no control; None: the usual one
+    control: str | None = None  # a case; "none": no control; None: the default
     calibration: str | None = None
     no_calibration: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Request:
-        """From parsed arguments, as if read back from a plan; a seed is drawn unless given."""
+        """A request from parsed arguments; a seed is drawn unless given."""
         found = from_json(cls, json.loads(json.dumps(options, default=str)))
         return found if found.seed is not None else replace(found, seed=secrets.randbelow(2**31))
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What one gate measures, and how it judges."""
+    """What a gate measures, and how it judges."""
 
     request: Request
     sides: tuple[Side, Side]
     selection: Selection
     settings: Settings
     rules: Rules
-    places: Mapping[str, CaseLine]  # where each case is written
+    places: Mapping[str, CaseLine]  # where each case is defined
     host: JsonObject
 
     @property
@@ -86,12 +86,12 @@ class Gate:
         return Path(self.request.target or "quick").stem
 
     @property
-    def side_words(self) -> dict[str, str]:
-        return {side.name: in_words(side) for side in self.sides}
+    def side_descriptions(self) -> dict[str, str]:
+        return {side.name: describe_side(side) for side in self.sides}
 
 
 def sides_of(request: Request) -> AbstractContextManager[tuple[Side, Side]]:
-    """The two sides that are asked for."""
+    """The two sides of a request."""
     if request.base_env or request.head_env:
         if not (request.base_env and request.head_env) or request.base or request.head:
             raise SetupError("give both --base-env and --head-env, and no revisions with them.")
@@ -113,13 +113,13 @@ def sides_of(request: Request) -> AbstractContextManager[tuple[Side, Side]]:
 
 
 def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = False) -> Gate:
-    """Everything that is decided before the first process; `ratios_only` asks for no verdict."""
+    """Decide everything that precedes the first process; `ratios_only`: no verdict is needed."""
     target, gated = request.target or "quick", request.gate_on or GATED
     for name in gated:
-        if name not in QUANTITIES:  # a typing error would gate nothing, and pass
+        if name not in QUANTITIES:  # otherwise a typing error would gate nothing, and pass
             meant = suggestion(name, QUANTITIES)
             raise SelectionError(f"--gate-on {name!r} is not a quantity.{meant}")
-    chosen = choose(target, sides, request.backend, request.cache, request.pattern)
+    chosen = select_cases(target, sides, request.backend, request.cache, request.pattern)
     selection, control = _with_control(chosen, request.control)
     if request.rounds is not None and not ratios_only:
         comparisons = _max_comparisons(selection, control, gated)
@@ -155,7 +155,7 @@ def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = Fa
 
 
 def looks_for(alpha: float, rounds: int | None) -> tuple[Look, ...]:
-    """The looks of a gate with error rate `alpha`: one after `rounds`, or the usual ones."""
+    """The looks of a gate with error rate `alpha`: one after `rounds`, or the default ones."""
     if rounds is not None:
         return (Look(rounds, alpha),)
     total = sum(look.alpha for look in LOOKS)
@@ -176,7 +176,7 @@ def _with_control(selection: Selection, asked: str | None) -> tuple[Selection, s
 
 
 def _max_comparisons(selection: Selection, control: str | None, gated: Sequence[str]) -> int:
-    """How many times decide at most; whether a phase is long enough to, the rounds will show."""
+    """An upper bound of the number of decisive times; short phases will not be decisive."""
     return sum(
         pair.id != control and (pair.head.compiled or name not in ("trace", "lower", "compile"))
         for pair in selection.cases
@@ -185,27 +185,27 @@ def _max_comparisons(selection: Selection, control: str | None, gated: Sequence[
 
 
 def require_decidable(rounds: int, comparisons: int, alpha: float) -> None:
-    """Refuse so few rounds that no time could ever be called slower.
+    """Refuse too few rounds for any time to be significantly slower.
 
     The smallest p-value of N rounds is 2 / 2^N, and Holm's correction multiplies it.
     """
-    least = max(6, fewest_values(comparisons, alpha, paired=True))  # six for an interval of 95 %
-    if rounds < least:
+    minimum = max(6, fewest_values(comparisons, alpha, paired=True))  # six for an interval of 95 %
+    if rounds < minimum:
         raise SelectionError(
-            f"--rounds {rounds}: so few rounds can never call one of {comparisons} times slower "
-            f"with an error rate of {alpha:g}, so no time could fail the gate. At least {least} "
-            f"are needed: --rounds {least}, or leave it out."
+            f"--rounds {rounds}: with so few rounds, none of {comparisons} times could be "
+            f"significantly slower at an error rate of {alpha:g}, so no time could fail the gate. "
+            f"At least {minimum} are needed: --rounds {minimum}, or leave it out."
         )
 
 
 def calibration_path(machine: str) -> Path:
-    """Where this machine class's calibration is kept for the user: $XDG_DATA_HOME/firstlight."""
+    """The user's calibration file for a machine class, below $XDG_DATA_HOME/firstlight."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "firstlight" / "calibration" / f"{slug(machine)}.json"
 
 
 def _thresholds(request: Request, machine: str) -> Thresholds | None:
-    """The calibration that was named, else this machine's own, else none."""
+    """The requested calibration, else that of this machine class, else none."""
     if request.no_calibration:
         return None
     if request.calibration is not None:

@@ -1,4 +1,4 @@
-"""Which cases both sides have, and which cannot be compared."""
+"""Selects the cases that both sides have, and tells which cannot be compared."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from firstlight.measure.process import Outcome
 from firstlight.records import Case
 from firstlight.workloads.catalog import registered
 
-#: Element-wise NumPy, run by the gate's own Python: no revision and no environment under test can
-#: reach it, so whatever moves it is the machine. On one thread: a product of matrices would wait
-#: for the busiest core, and be too noisy to control anything.
+#: The default control: element-wise NumPy under the gate's own Python. No revision or environment
+#: under test can affect it, so if it moves, the machine is the cause. It uses one thread, because a
+#: matrix product waits for the busiest core and would be too noisy.
 CONTROL = "control/numpy/none"
-#: What must be the same on both sides of a case.
+#: Fields of a case that must be equal on both sides.
 _COMPARED = ("parameters", "environment", "seed", "adapter")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The cases of both sides, and what was left out."""
+    """The cases of a gate, and those left out."""
 
     cases: tuple[PairedCase, ...]
     skipped: Mapping[str, str]  # by case: why it cannot run on these sides
-    incomparable: Mapping[str, str]  # by case: why its two sides are not the same thing
-    new: tuple[str, ...]  # only head has them
+    incomparable: Mapping[str, str]  # by case: how its two sides differ
+    new: tuple[str, ...]  # only in head
     unimportable: Mapping[str, str] = field(default_factory=dict)  # by side: where and why
 
 
-def choose(
+def select_cases(
     target: str,
     sides: tuple[Side, Side],
     wanted: Sequence[str] | None = None,
@@ -64,10 +64,10 @@ def choose(
         reasons = "".join(f"\n  {side}: {why}" for side, why in broken.items())
         raise SelectionError(f"{target} can be imported on neither side:{reasons}")
     for side in sides:
-        if side.name in broken:  # what it cannot import, its checks will fail on, and say so
+        if side.name in broken:  # its checks will fail on the import and report it
             file = str(file_on(side, Path(target)).absolute())
             found[side.name] = [replace(c, file=file) for c in next(iter(found.values()))]
-    # Frameworks are looked for where the side runs, not where the gate does.
+    # Frameworks must be installed in the side's environment, not in the gate's.
     base, head = (
         case_selection.mark_missing(
             found[side.name], backends, side.description["python"]["modules"].__contains__
@@ -90,13 +90,13 @@ def _import_error(outcome: Outcome, side: Side) -> str:
     why = str(report["exception"]) if report else f"exit code {outcome.exit_code}: {last}"
     places = re.findall(r'^ *File "([^"]+)", line (\d+)', outcome.output_tail, re.MULTILINE)
     if places:
-        why = re.sub(r" \([^()]*, line \d+\)$", "", why)  # a SyntaxError says it itself
+        why = re.sub(r" \([^()]*, line \d+\)$", "", why)  # as in the message of a SyntaxError
         why = f"{places[-1][0]}, line {places[-1][1]}: {why}"
     return _in_checkout(why, side)
 
 
 def _in_checkout(text: str, side: Side) -> str:
-    """Paths as they are in the repository: the checkout is gone when somebody reads this."""
+    """The text with paths relative to the checkout, which will be removed."""
     if side.file_root is None:
         return text
     return text.replace(f"{side.file_root}/", "").replace(f"{side.file_root.resolve()}/", "")
@@ -111,7 +111,7 @@ def file_on(side: Side, file: Path) -> Path:
         revision = side.description.get("revision")
         raise SelectionError(
             f"{file} does not exist in {side.name} ({revision}), so there is nothing to compare "
-            "with. To measure both sides with the file of one: --bench-from head (or base)."
+            "with. To use the file of one side for both: --bench-from head (or base)."
         )
     return path
 
@@ -148,7 +148,7 @@ def _paired(base: Mapping[str, Case], head: Mapping[str, Case]) -> Selection:
 
 
 def control_case() -> PairedCase:
-    """The default control."""
+    """The default control, `CONTROL`."""
     backends, workloads = registered()
     workload = workloads["option_greeks"]
     case = case_selection.make_case(workload, "small", backends["numpy"], "none")
@@ -157,7 +157,7 @@ def control_case() -> PairedCase:
 
 
 def function_lines(path: Path) -> dict[str, int]:
-    """{function: line} of a benchmark file, read without running it."""
+    """{function: line} of a benchmark file, without running it."""
     import ast
 
     try:

@@ -1,11 +1,11 @@
-"""The two things that are compared: which Python runs a side, and what it imports first.
+"""The two sides of a gate: which Python runs each one, and what it imports first.
 
-    revisions      two commits (or a commit and the working tree) of one repository
-    environments   two virtual environments, such as two versions of JAX
-    one side twice an A/A pair, for calibration
+    revisions        two commits (or a commit and the working tree) of one repository
+    environments     two virtual environments, such as two versions of JAX
+    one side twice   an A/A pair, for calibration
 
-In all three the worker script is this Firstlight's own, so that one instrument measures both; the
-exception is a repository that *is* Firstlight, where each side brings its own.
+Both sides are measured by the worker script of this Firstlight. If the repository is Firstlight
+itself, each side uses its own.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from firstlight.measure.runner import compile_bytecode
 from firstlight.records import JsonObject
 from firstlight.workloads.catalog import registered
 
-#: Packages that a reader wants to see beside each side.
-_NAMED = ("jax", "jaxlib", "torch", "numpy")
+#: Packages whose versions are shown for each side.
+_SHOWN_PACKAGES = ("jax", "jaxlib", "torch", "numpy")
 _WORKER_IN_REPOSITORY = Path("src/firstlight/measure/worker.py")
 
 
 class Description(TypedDict, total=False):
-    """What a side is, as the plan of a gate stores it: only what its kind has."""
+    """A side as stored in the plan of a gate; the keys depend on its kind."""
 
     kind: Required[Literal["revision", "environment", "same"]]
     revision: str
     commit: str
     uncommitted: str | None  # a hash of the changes in the working tree
     environment: str
-    python: Interpreter  # once it was asked
+    python: Interpreter  # after `Side.described`
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Side:
 
     name: str  # base or head
     python: str
-    path: tuple[str, ...] = ()  # first on the import path
-    file_root: Path | None = None  # the checkout; None: files are taken where they are
-    folder: Path | None = None  # working directory of its processes; None: the gate's own
+    path: tuple[str, ...] = ()  # prepended to the import path
+    file_root: Path | None = None  # the checkout; None: no checkout
+    folder: Path | None = None  # working directory of its processes; None: the gate's
     worker: Path = WORKER
-    repository: Path | None = None  # the user's own, from which nothing may be imported
+    repository: Path | None = None  # the user's, from which nothing may be imported
     description: Description = field(default_factory=lambda: Description(kind="same"))
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -71,14 +71,14 @@ class Side:
         return rest | ({"PYTHONPATH": os.pathsep.join(entries)} if entries else {})
 
     def _moved(self, entry: str) -> str:
-        """An inherited path into the repository would hide the checkout: it is led there."""
+        """A PYTHONPATH entry in the repository, moved to the checkout, which it would hide."""
         place = Path(os.path.abspath(entry))
         if not self.file_root or not self.repository or not place.is_relative_to(self.repository):
             return entry
         return str(self.file_root / place.relative_to(self.repository))
 
     def spawner(self, spawn: Callable[..., Outcome] = run_worker) -> Callable[..., Outcome]:
-        """Start a worker on this side: what `Runner` and `cases_in` take as `spawn`."""
+        """A function that starts a worker on this side, as `Runner` and `cases_in` expect."""
 
         def start(
             job: JsonObject, environment: Mapping[str, str], *limits: object, **turn: object
@@ -96,11 +96,11 @@ class Side:
         return start
 
     def described(self) -> Side:
-        """The side with what its interpreter says of itself; its bytecode is written beside."""
+        """The side with a description of its interpreter, whose bytecode is compiled."""
         backends, _ = registered()
         frameworks = sorted({name for backend in backends.values() for name in backend.requires})
         found = describe_interpreter(self.python, self.environment(os.environ), frameworks)
-        if self.python != sys.executable:  # for this one every Runner does it
+        if self.python != sys.executable:  # for which every Runner does it
             compile_bytecode(self.python)
         return replace(self, description={**self.description, "python": found})
 
@@ -114,10 +114,10 @@ def from_revisions(
     python: str | None = None,
     shared_file: tuple[str, Path] | None = None,
 ) -> Iterator[tuple[Side, Side]]:
-    """Both revisions of the repository around `folder`, checked out and set up.
+    """Both revisions of the repository that contains `folder`, checked out and set up.
 
-    `python` is taken relative to each checkout. `shared_file` is (side, path in the repository): a
-    benchmark file that is taken from one side for both.
+    `python` is relative to each checkout. `shared_file` is (side, path in the repository): both
+    sides use this file of that side.
     """
     root = repository_root(folder)
     inside = folder.resolve().relative_to(root)
@@ -174,7 +174,7 @@ def _of_checkout(side: Side, checkout: Checkout, inside: Path) -> Side:
 
 @contextlib.contextmanager
 def from_environments(base: Path, head: Path) -> Iterator[tuple[Side, Side]]:
-    """The same programs under two virtual environments, which need not have Firstlight."""
+    """The same programs in two virtual environments, which do not need Firstlight installed."""
     with bare_instrument() as instrument:
         one, other = (
             Side(
@@ -190,7 +190,7 @@ def from_environments(base: Path, head: Path) -> Iterator[tuple[Side, Side]]:
 
 @contextlib.contextmanager
 def same_side_twice() -> Iterator[tuple[Side, Side]]:
-    """An A/A pair: this interpreter on both sides, which differ in nothing but their name."""
+    """An A/A pair: this interpreter on both sides, which differ only in name."""
     with bare_instrument() as instrument:
         side = Side("base", sys.executable, worker=instrument, description={"kind": "same"})
         base = side.described()
@@ -199,10 +199,10 @@ def same_side_twice() -> Iterator[tuple[Side, Side]]:
 
 @contextlib.contextmanager
 def bare_instrument() -> Iterator[Path]:
-    """The worker in a folder that holds Firstlight and nothing else.
+    """The worker in a folder that contains only Firstlight.
 
-    Run from where it is installed, the worker would put that site-packages at the end of the path:
-    a package that the other environment lacks would then be found in this one.
+    From its installed place, the worker would add that site-packages to the end of the path, where
+    a package that the other environment lacks would then be found.
     """
     with tempfile.TemporaryDirectory(prefix="firstlight-instrument-") as folder:
         package = Path(folder) / "firstlight"
@@ -211,7 +211,7 @@ def bare_instrument() -> Iterator[Path]:
 
 
 def run_setup(command: str, name: str, folder: Path) -> None:
-    """Run the user's command in a checkout; on failure the end of what it printed is shown."""
+    """Run the user's command in a checkout; the error shows the end of its output."""
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
             command,
@@ -225,7 +225,7 @@ def run_setup(command: str, name: str, folder: Path) -> None:
         )
         try:
             code = child.wait()
-        except BaseException:  # Ctrl-C: what it started must not go on
+        except BaseException:  # Ctrl-C: end its processes too
             end(child)
             raise
         if code != 0:
@@ -234,10 +234,11 @@ def run_setup(command: str, name: str, folder: Path) -> None:
             )
 
 
-def in_words(side: Side) -> str:
-    """What a side is, for a reader of the report."""
+def describe_side(side: Side) -> str:
+    """A side in words, for the report."""
     about, python = side.description, side.description["python"]
-    versions = [f"{n} {python['installed'][n]}" for n in _NAMED if n in python["installed"]]
+    installed = python["installed"]
+    versions = [f"{n} {installed[n]}" for n in _SHOWN_PACKAGES if n in installed]
     software = ", ".join([f"Python {python['version']}", *versions])
     match about["kind"]:
         case "revision" if about["uncommitted"]:

@@ -1,7 +1,7 @@
-"""Two revisions of a git repository as folders of their own, gone when they are no longer needed.
+"""Temporary checkouts of revisions of a git repository.
 
-The user's working tree, index and branches are not touched, no hook of theirs runs, and what a
-killed gate has left behind is removed by the next one.
+The user's working tree, index and branches are not touched, and no hooks run. What a killed gate
+leaves behind is removed by the next one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 
 from firstlight.errors import FirstlightError
 
-#: Spellings of "the files as they are now, committed or not".
+#: Names for the working tree with its uncommitted changes.
 UNCOMMITTED = (".", "worktree")
 _PREFIX = "firstlight-gate-"
-#: Set by git for its hooks: they would send every command to another repository or index.
+#: Set by git for hooks; they would direct every command to another repository or index.
 _INHERITED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
@@ -32,18 +32,18 @@ class RevisionError(FirstlightError):
 
 @dataclass(frozen=True)
 class Checkout:
-    """One revision's files."""
+    """A checked-out revision."""
 
     root: Path
     revision: str  # as the user wrote it
     commit: str
-    changed: str | None  # a hash of the uncommitted state; None: exactly the commit
+    changed: str | None  # a hash of the uncommitted state; None: no uncommitted changes
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git prints; its own words in the error if it fails."""
+    """The output of a git command; an error contains git's message."""
     variables = {k: v for k, v in os.environ.items() if k not in _INHERITED}
-    # No hook of the user's runs: a checkout of ours must not rebuild or announce anything.
+    # Without hooks: our checkouts must not trigger builds or notifications.
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def repository_root(folder: Path) -> Path:
-    """The top of the working tree that `folder` lies in."""
+    """The top of the working tree that contains `folder`."""
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel").rstrip("\n")).resolve()
     except RevisionError as error:
@@ -86,12 +86,12 @@ def commit_of(root: Path, revision: str) -> str:
 
 @contextlib.contextmanager
 def checkouts(root: Path, revisions: dict[str, str]) -> Iterator[dict[str, Checkout]]:
-    """{name: checkout} for {name: revision}, in one temporary folder that is removed at the end."""
+    """{name: checkout} for {name: revision}, in a temporary folder that is removed at the end."""
     remove_abandoned(root)
     commits = {name: commit_of(root, revision) for name, revision in revisions.items()}
     parent = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
     with open(parent / "owner", "w") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)  # ends with this process, however it ends
+        fcntl.flock(owner, fcntl.LOCK_EX)  # released when this process ends, even if killed
         try:
             found = {}
             for name, revision in revisions.items():
@@ -113,7 +113,7 @@ def _check_out(root: Path, folder: Path, commit: str, revision: str) -> str | No
 
 
 def _copy_uncommitted(root: Path, folder: Path) -> str:
-    """Copy tracked and new files as they are now; returns a hash of names and contents."""
+    """Copy tracked and untracked files; return a hash of names and contents."""
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     digest = hashlib.sha256()
     for name in sorted({n for n in listed.split("\0") if n}):
@@ -128,16 +128,15 @@ def _copy_uncommitted(root: Path, folder: Path) -> str:
 
 
 def _remove(root: Path, folder: Path) -> None:
-    # The folder first: git refuses to remove one with submodules, and forgets one that is gone.
+    # The folder first: git refuses to remove a worktree with submodules, unless its folder is gone.
     shutil.rmtree(folder, ignore_errors=True)
-    # Only what was added here: `git worktree prune` would also forget worktrees of the user's
-    # whose disk is not mounted at the moment.
+    # Not `git worktree prune`: it would also forget worktrees of the user on unmounted disks.
     with contextlib.suppress(RevisionError):
         git(root, "worktree", "remove", "--force", "--force", str(folder))
 
 
 def remove_abandoned(root: Path) -> None:
-    """Remove worktrees of gates that were killed: nobody holds the lock of their folder."""
+    """Remove worktrees of killed gates, recognised by the released lock of their folder."""
     for line in git(root, "worktree", "list", "--porcelain").splitlines():
         folder = Path(line.removeprefix("worktree "))
         ours = line.startswith("worktree ") and folder.parent.name.startswith(_PREFIX)

@@ -1,1 +1,1 @@
-"""How things are shown, whatever they are: text, numbers, colours, drawings, pages, a terminal."""
+"""Presentation shared by all rooms: text, numbers, colours, drawings, pages, the terminal."""

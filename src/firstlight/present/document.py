@@ -1,4 +1,4 @@
-"""What every page has, of a run, a snapshot, a trace or a site: head, policy, logo, themes."""
+"""The frame of every HTML page (run, snapshot, trace, site): head, policy, logo, themes, tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGO = (
     '<path d="M2 27.5H46" class="horizon"/>'
     '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
 )
-#: For what no phase claims: a pattern, because it is no colour among the others.
+#: The fill for `unattributed`: a pattern, to set it apart from the colours of phases.
 PATTERN = (
     '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs>'
@@ -34,11 +34,11 @@ def document(
     style_attributes: bool = False,
     asks_server: bool = False,
 ) -> str:
-    """One self-contained file. `title` is plain text, the others are what they are called.
+    """A self-contained page. `title` is plain text; `body`, `style` and `script` are code.
 
-    The browser itself holds the page to what it promises: nothing is fetched from anywhere, and no
-    script or style sheet but those of this page is run. `style_attributes`: `body` has some.
-    `asks_server`: the script may ask the server that the page came from.
+    Its policy lets the browser load nothing from elsewhere, and run no other script or style sheet.
+    `style_attributes`: `body` has style attributes. `asks_server`: the script may send requests to
+    the page's server.
     """
     sheet = f"{palette.stylesheet()}\n{packaged('style.css')}{style}"
     attributes = "style-src-attr 'unsafe-inline'; " if style_attributes else ""
@@ -54,13 +54,13 @@ def document(
 
 
 def _hash_source(content: str) -> str:
-    """How a content security policy names an inline script or style sheet."""
+    """The source expression of a content security policy for an inline script or style sheet."""
     digest = hashlib.sha256(content.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def whole_page(policy: str, title: str, head: str, body: str) -> str:
-    """What every page is made of; `title` is plain text, `head` and `body` are markup."""
+    """A whole HTML page; `title` is plain text, `head` and `body` are markup."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -71,7 +71,7 @@ def whole_page(policy: str, title: str, head: str, body: str) -> str:
 
 
 def masthead(title: str, lead: str, brand: str = "Firstlight") -> str:
-    """The top of a page, with the choice of a theme; `lead` is markup, the others plain text."""
+    """The top of a page with the choice of theme; `lead` is markup, the others plain text."""
     themes = "".join(
         f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
         f'<label for="theme-{t}">{t}</label>'
@@ -87,7 +87,7 @@ def masthead(title: str, lead: str, brand: str = "Firstlight") -> str:
 def table(
     head: Iterable[str], rows: Iterable[str], class_: str = "small", caption: str = ""
 ) -> str:
-    """A table that scrolls where it is too wide: plain headings over rows of markup."""
+    """A table that scrolls if too wide; `head` is plain text, `rows` and `caption` are markup."""
     top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
     return (
         f'<div class="scroll" tabindex="0"><table class="{class_}">{caption}<thead><tr>{top}</tr>'
@@ -96,7 +96,7 @@ def table(
 
 
 def text_table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """The same of rows of plain text, each with its first cell as its heading."""
+    """Like `table`, from plain text; the first cell of each row is its header."""
     cells = (
         f'<th scope="row">{escaped(row[0])}</th>'
         + "".join(f"<td>{escaped(cell)}</td>" for cell in row[1:])
@@ -106,7 +106,7 @@ def text_table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def contents(parts: Iterable[tuple[str, str]], filter_label: str, example: str) -> str:
-    """Links to the parts of a page, by id and title, and the box that filters its rows."""
+    """Links to the parts of a page, given as (id, title), and the box that filters its rows."""
     links = "".join(f'<a href="#{name}">{html.escape(title)}</a>' for name, title in parts)
     return (
         f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
@@ -116,5 +116,5 @@ def contents(parts: Iterable[tuple[str, str]], filter_label: str, example: str) 
 
 
 def packaged(name: str, package: str = "firstlight.present") -> str:
-    """A style sheet or a script that lies beside a package's modules."""
+    """The text of a style sheet, script or fragment that is package data of `package`."""
     return files(package).joinpath(name).read_text("utf-8")

@@ -1,7 +1,7 @@
 "use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// The choice of theme is CSS alone; here it is only remembered.
+// The choice of theme is done in CSS; here it is only stored.
 try {
   const inputs = all(".themes input");
   const chosen = document.getElementById(localStorage.getItem("firstlight-theme") ?? "");
@@ -11,7 +11,7 @@ try {
   }));
 } catch { /* storage may be forbidden for local files */ }
 
-// A link to a folded block unfolds it; paper shows everything.
+// A link to a folded block unfolds it; a printed page shows everything.
 const unfold = () => {
   const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
   if (target instanceof HTMLDetailsElement) target.open = true;
@@ -23,7 +23,7 @@ document.addEventListener("click", (event) => {
 unfold();
 addEventListener("beforeprint", () => all("details").forEach((one) => { one.open = true; }));
 
-// Sort: numbers by their exact values, what is absent last, a second press turns round.
+// Sort: numbers by their exact values, absent values last; a second click reverses the order.
 const compared = (a, b) => {
   const [x, y] = [Number(a), Number(b)];
   if (Number.isNaN(x) && Number.isNaN(y)) return a.localeCompare(b);

@@ -1,8 +1,8 @@
-"""Colours and marks: one fixed look per backend, another scheme for phases, in light and dark.
+"""Colours and markers: a fixed look per backend and per phase, for light and dark themes.
 
-Backends follow Okabe and Ito (blue for JAX, orange for torch, green for NumPy), moved until each
-can carry text of the paper's colour in both themes. No colour stands alone: a backend has a dash
-and a marker as well, a phase has its name.
+Backends follow Okabe and Ito (blue for JAX, orange for torch, green for NumPy), adjusted so that
+text in the paper's colour is legible on each. Nothing is encoded by colour alone: a backend also
+has a dash and a marker, a phase its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INK: dict[str, tuple[str, str]] = {
     "good": ("#0b6e4f", "#5fd3a6"),
 }
 
-#: Backend: colours (light, dark), dash and marker; the last four are for backends of others.
+#: By backend: light and dark colour, dash, marker. The last four are for unknown backends.
 _LOOKS = {
     "numpy": ("#007d52", "#35c99d", "", "circle"),
     "jax-eager": ("#3870d0", "#9ad4fb", "6 3", "triangle"),
@@ -40,11 +40,11 @@ _LOOKS = {
     "other-3": ("#8b2452", "#ff9dc0", "5 2 1 2", "bar"),
 }
 BACKENDS = {f"b-{name}": (light, dark) for name, (light, dark, _, _) in _LOOKS.items()}
-#: Files of a user's own name only the framework; they look like what they most resemble.
+#: Users' files name only the framework; they get the look of the most similar backend.
 _ALIASES = {"jax": "jax-jit", "torch": "torch-eager"}
 
-#: Fill, and the colour of text on it: (light, dark). Greys start the process, violets compile,
-#: gold is the first light.
+#: By phase: fill and text colour, each (light, dark). Greys for starting the process, violets for
+#: compiling, gold for the first result.
 PHASE_COLOURS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "p-interpreter": (("#b9c0ca", "#59616e"), ("#16191f", "#ffffff")),
     "p-import": (("#8d97a5", "#7d8796"), ("#16191f", "#14161a")),
@@ -74,7 +74,7 @@ _OUTLINES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """How a backend looks: a CSS class for its colour, a stroke dash, the outline of its marker."""
+    """The look of a backend: CSS class for its colour, stroke dash, outline of its marker."""
 
     class_: str
     dash: str
@@ -93,19 +93,19 @@ class Mark:
 
 
 def marks(backends: list[str]) -> dict[str, Mark]:
-    """A look for every backend of a run; those we do not know take the spare ones in turn."""
+    """The look of every backend of a run; unknown ones take the spare looks in turn."""
     found: dict[str, Mark] = {}
     spare = cycle(name for name in _LOOKS if name.startswith("other-"))
     for backend in dict.fromkeys(backends):
         alias = _ALIASES.get(backend, backend)
-        look = backend if alias in backends else alias  # never two backends with one look
+        look = backend if alias in backends else alias  # no two backends with the same look
         look = look if look in _LOOKS else next(spare)
         found[backend] = Mark(f"b-{look}", *_LOOKS[look][2:])
     return found
 
 
 def swatch(mark: Mark, hollow: bool = False) -> str:
-    """The marker alone, to stand in a line of text."""
+    """The marker alone, for use within text."""
     return (
         '<svg viewBox="-6 -6 12 12" class="swatch" aria-hidden="true">'
         f"{mark.at(0, 0, hollow=hollow)}</svg>"
@@ -113,12 +113,12 @@ def swatch(mark: Mark, hollow: bool = False) -> str:
 
 
 def name_with_swatch(mark: Mark, label: str, hollow: bool = False) -> str:
-    """`label` in bold behind its marker."""
+    """`label` in bold, after its marker."""
     return f'<b class="name">{swatch(mark, hollow)}{html.escape(label)}</b>'
 
 
 def stylesheet() -> str:
-    """The variables of both themes, and the classes that use them."""
+    """CSS: the variables of both themes, and the classes that use them."""
     dark = f"{{color-scheme:dark;{_variables(1)}}}"
     wanted = f":root:not(:has(#theme-light:checked)){dark}"
     rules = [

@@ -1,6 +1,6 @@
-"""Progress between processes: one line that is rewritten on a terminal, plain lines elsewhere.
+"""Progress between processes: one rewritten line on a terminal, plain lines elsewhere.
 
-Nothing is drawn while a process is measured: a spinner would take time from what it watches.
+Nothing is drawn while a process is measured: a spinner would take CPU time from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from firstlight.present.plain_text import printable
 
 
 class Named(Protocol):
-    """What is shown of a case."""
+    """Anything with an id, such as a case."""
 
     @property
     def id(self) -> str: ...
@@ -30,24 +30,24 @@ class LiveLine:
         self.live = stream.isatty() and not os.environ.get("CI")
 
     def show(self, text: str) -> None:
-        """Say what comes next, over what was said before."""
+        """Replace the line."""
         if self.live:
             width = shutil.get_terminal_size().columns - 1
             self.write(f"\r\x1b[2K{printable(text)[:width]}")
 
     def clear(self) -> None:
-        """Take the line away before something else is printed."""
+        """Remove the line, before something else is printed."""
         self.show("")
 
     def write(self, text: str) -> None:
-        # The reader may have gone (`2>&1 | head`): the work goes on.
+        # If the reader has gone (`2>&1 | head`), the work continues.
         with contextlib.suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
 
 
 class Progress:
-    """Counts processes and estimates the time that is left from those that have run."""
+    """Counts processes and estimates the remaining time from those that have run."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._line = LiveLine(stream)
@@ -72,7 +72,7 @@ class Progress:
             self._line.write(text + "\n")
 
     def _left(self, coming: Sequence[str]) -> str:
-        """Each coming process at the latest time of its case, or at the mean of those known."""
+        """The remaining time: per process the latest time of its case, or the mean of all."""
         if not self._spent:
             return ""
         mean = sum(self._spent.values()) / len(self._spent)

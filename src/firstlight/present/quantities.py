@@ -1,6 +1,6 @@
-"""Numbers, times and counts as a reader wants them: digits, a unit, an interval, words.
+"""Formats of numbers, times and counts: significant digits, units, intervals, words.
 
-Every function returns text without markup. What is null or not finite is an em dash, never 0.
+Every function returns text without markup. Null and non-finite values are an em dash, never 0.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Units = tuple[tuple[float, str], ...]
 
 
 def known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a number that can be printed and drawn."""
+    """Whether the value is a finite number."""
     return value is not None and not isinstance(value, str) and math.isfinite(value)
 
 
 def has_interval(estimate: Estimate) -> bool:
-    """Whether the ends say something: those of one process are the process itself."""
+    """Whether the interval is meaningful: with one process it is not."""
     return known(estimate.low) and known(estimate.high) and estimate.confidence >= 0.5
 
 
 def decimals(value: float, digits: int = 3) -> int:
-    """Places after the point that give `value` that many significant digits."""
+    """The decimal places that give `value` so many significant digits."""
     if value == 0:
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(_rounded(value, digits)))))
@@ -43,7 +43,7 @@ def _rounded(value: float, digits: int = 3) -> float:
 
 
 def plain(value: float, places: int | None = None) -> str:
-    """Three significant digits with grouped thousands: 24300.7 is '24 300'."""
+    """Grouped thousands, by default with three significant digits: 24300.7 is '24 300'."""
     if places is None:
         places = decimals(value)
         value = _rounded(value)
@@ -51,7 +51,7 @@ def plain(value: float, places: int | None = None) -> str:
 
 
 def unit_of(value: float, units: Units) -> tuple[float, str]:
-    """The largest unit of which `value`, once rounded, is at least one."""
+    """The largest unit in which `value`, once rounded, is at least 1."""
     fits = (unit for unit in units if value and abs(_rounded(value / unit[0])) >= 1)
     return next(fits, units[-1])
 
@@ -64,7 +64,7 @@ def _with_unit(value: float | None, units: Units) -> str:
 
 
 def axis_labels(end: float, ticks: Sequence[float], units: Units) -> list[str]:
-    """Ticks of one linear axis, all in the unit of its end: '0', '0.5 s', '1 s'."""
+    """The ticks of a linear axis, in the unit of its end: '0', '0.5 s', '1 s'."""
     scale, name = unit_of(end, units)
     return [f"{tick / scale:.4g}{THIN_SPACE}{name}" if tick else "0" for tick in ticks]
 
@@ -88,17 +88,17 @@ def probability(p: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time that was measured many times, to three digits: 0.0003215 is '322 µs'."""
+    """A measured time to three significant digits: 0.0003215 is '322 µs'."""
     return _with_unit(value, TIME_UNITS)
 
 
 def plain_seconds(value: float | None) -> str:
-    """The same with usual spaces, for a terminal or Markdown."""
+    """Like `seconds`, with normal spaces, for a terminal or Markdown."""
     return unbroken(seconds(value))
 
 
 def unbroken(text: str) -> str:
-    """Digits without thin spaces between them: a terminal would break the line there."""
+    """The text without thin spaces, at which a terminal would break the line."""
     grouped = re.sub(f"(?<=[0-9]){THIN_SPACE}(?=[0-9])", "", text)
     return grouped.replace(THIN_SPACE, " ")
 
@@ -109,7 +109,7 @@ def size(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count of things; from a thousand on to three digits: 1243 is '1 240'."""
+    """A count, from a thousand on to three significant digits: 1243 is '1 240'."""
     if not known(value):
         return ABSENT
     if abs(value) >= 1e7:
@@ -141,9 +141,9 @@ def percent(fraction: float) -> str:
 
 
 def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str, str]:
-    """('213 ms', '[209, 218]'): the ends in the unit and to the places of the median.
+    """('213 ms', '[209, 218]'): the ends with the unit and decimal places of the median.
 
-    Places are added, two at most, where rounding would make both ends look like the median.
+    Up to two places are added if otherwise both ends would equal the median.
     """
     scale, name = unit_of(estimate.median, units) if units else (1.0, "")
     ends = [estimate.low, estimate.high] if has_interval(estimate) else []
@@ -156,7 +156,7 @@ def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str,
 
 
 def _at(value: float, places: int) -> str:
-    """At least two digits of an end that is far below the median, three of a large number."""
+    """At least two significant digits of a small value, three of one above a thousand."""
     if places == 0 and abs(value) >= 1000:
         return plain(value)
     return plain(value, max(places, decimals(value, 2)))
@@ -170,7 +170,7 @@ def estimate(value: Estimate | None) -> str:
 
 
 def duration(value: float | None) -> str:
-    """How long something took, once: '12 ms', '12.3 s', '12 min 34 s', three digits at most."""
+    """A single duration: '12 ms', '12.3 s', '12 min 34 s', with at most three digits."""
     if value is None:
         return "unknown"
     if value < 0:

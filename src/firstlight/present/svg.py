@@ -1,6 +1,6 @@
-"""Drawing on paper of a known size: elements as text, scales, ticks, and the room a label needs.
+"""SVG as text: elements, scales, ticks, and the widths of labels.
 
-Nothing here knows what is drawn. Coordinates are CSS pixels at the figure's design width.
+Coordinates are CSS pixels at the figure's design width.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Widths in em of a wide system font (DejaVu Sans), so that a label that fits here fits anywhere.
+#: Widths in em of a wide system font (DejaVu Sans): what fits here fits in any other.
 _WIDTHS = dict.fromkeys("iljtfr.,:;|'![]()/ ·\u202f", 0.40) | dict.fromkeys("mwMW%@—", 0.95)
 
 
 def text_width(text: str, font_size: float) -> float:
-    """An upper estimate of the pixels `text` takes."""
+    """An upper estimate of the width of `text` in pixels."""
     return font_size * sum(_WIDTHS.get(c, 0.70 if c.isupper() else 0.62) for c in text)
 
 
 def number(value: float) -> str:
-    """A coordinate to a tenth of a pixel."""
+    """A coordinate, to a tenth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def element(name: str, /, *children: str, **attributes: object) -> str:
     """`<name …>…</name>`; children are markup, attribute values are escaped here.
 
-    `class_` is class and `stroke_width` is stroke-width; an attribute that is None is left out.
+    `class_` means class, `stroke_width` means stroke-width; attributes that are None are left out.
     """
     parts = [name]
     for key, value in attributes.items():
@@ -44,7 +44,7 @@ def text(x: float, y: float, content: str, class_: str = "", anchor: str = "star
 
 
 def title(content: str) -> str:
-    """What a pointer resting on the parent shows."""
+    """The tooltip of the parent element."""
     return f"<title>{html.escape(content)}</title>"
 
 
@@ -54,7 +54,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
 
 
 def rectangle(x: float, y: float, width: float, height: float, class_: str, inner: str = "") -> str:
-    """A box, with what belongs inside its element (a title)."""
+    """A rectangle; `inner` is markup inside its element, such as a title."""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0))}" '
         f'height="{number(height)}" class="{class_}">{inner}</rect>'
@@ -70,14 +70,14 @@ def polyline(points: Sequence[tuple[float, float]], class_: str, close: bool = F
 def canvas(
     width: float, height: float, label: str, body: str, class_: str = "", role: str = "img"
 ) -> str:
-    """The `<svg>` itself: scales with its container and has a name for who cannot see it.
+    """The `<svg>` element, which scales with its container; `label` is its accessible name.
 
-    With a class it is as wide as that lets it be, and little more than what it was drawn for.
+    With a class, its width is limited to a little more than the design width.
     """
-    most = f' class="{class_}" width="{number(1.15 * width)}"' if class_ else ""
+    limited = f' class="{class_}" width="{number(1.15 * width)}"' if class_ else ""
     return (
         f'<svg viewBox="0 0 {number(width)} {number(height)}" role="{role}" '
-        f'aria-label="{html.escape(label)}"{most}>{body}</svg>'
+        f'aria-label="{html.escape(label)}"{limited}>{body}</svg>'
     )
 
 
@@ -107,14 +107,14 @@ class Linear:
 
 
 class Logarithmic(Linear):
-    """The same by logarithms, of positive values."""
+    """Like `Linear`, on a logarithmic scale; values are positive."""
 
     def __call__(self, value: float) -> float:
         span = math.log(self.high / self.low) or 1.0
         return self.start + math.log(value / self.low) / span * (self.end - self.start)
 
     def ticks(self, wanted: int = 8) -> list[float]:
-        """Powers of ten; where fewer than two fall inside, also 2 and 5 times, then every digit."""
+        """Powers of ten; if fewer than two are inside, also times 2 and 5, then every digit."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         found: list[float] = []
         for digits in ((1,), (1, 2, 5), range(1, 10)):
@@ -125,9 +125,9 @@ class Logarithmic(Linear):
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions for labels, each near its own, at least `gap` apart and within [low, high].
+    """Positions of labels near the wanted ones, at least `gap` apart and within [low, high].
 
-    Labels that collide are merged into a block that is centred on where its members wanted to be.
+    Labels that collide form a block, centred on the mean of their wanted positions.
     """
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     blocks: list[tuple[float, list[int]]] = []  # centre, members
@@ -138,7 +138,7 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
             members = joined + members
             half = len(members) * gap / 2
             centre = sum(positions[m] for m in members) / len(members)
-            # Moved until the block is inside.
+            # Shift the block to the inside.
             centre = max(min(centre, high - half + gap / 2), low + half - gap / 2)
             last, others = blocks[-1] if blocks else (-math.inf, [])
             collides = centre - half < last + len(others) * gap / 2

@@ -1,4 +1,4 @@
-"""The terminal: what every command prints lines and tables with."""
+"""Printing lines and tables to the terminal, for all commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firstlight.present.plain_text import printable
 
 
 class Terminal(Console):
-    """Without a terminal (CI, a pipe) of a fixed width; quiet when its reader goes away."""
+    """A console; without a terminal (CI, a pipe) its width is fixed."""
 
     def __init__(self, stderr: bool = False, plain_width: int = 150) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -25,14 +25,14 @@ class Terminal(Console):
         raise BrokenPipeError  # rich would end the program with exit code 1
 
     def say(self, text: str, style: str = "") -> None:
-        """Text from anywhere, as it is."""
+        """Print any text literally."""
         self.print(escape(text), style=style, soft_wrap=True)
 
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
     ) -> None:
-        """A table whose first `texts` columns are text, and the others numbers."""
-        self.say(title, "bold")  # not the table's own: that one is folded at the table's width
+        """Print a table whose first `texts` columns are text, and the others numbers."""
+        self.say(title, "bold")  # a title of the table itself would be folded at its width
         table = Table(box=box.SIMPLE_HEAD)
         for index, name in enumerate(columns):
             is_text = index < texts
@@ -43,5 +43,5 @@ class Terminal(Console):
 
 
 def escape(text: str) -> str:
-    """Text from a program or a file: no markup, and nothing that steers the terminal."""
+    """Escape text for the console: no markup, no control characters."""
     return escape_markup(printable(text))

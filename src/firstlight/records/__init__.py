@@ -1,8 +1,8 @@
-"""The waist of the house: what a run is, as frozen values, and how they are read and written.
+"""A run as frozen dataclasses, and how they are read from and written to disk.
 
-Measuring writes a `Plan`, then one `Sample` per process (a line of `samples.jsonl`);
-summarising turns samples into `CaseSummary`; everybody else reads `Run`.
-Everything here is the standard library only, so that every reader can import it.
+Measuring writes a `Plan`, then one `Sample` per process (a line of `samples.jsonl`). Summarising
+turns samples into `CaseSummary`. All other rooms read `Run`. Standard library only, so that any
+room can import it.
 """
 
 from firstlight.records.codec import (

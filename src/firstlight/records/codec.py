@@ -1,12 +1,12 @@
-"""Frozen dataclasses to plain JSON values and back, and what can be wrong with records.
+"""Frozen dataclasses to plain JSON values and back, and the errors of records.
 
-Readers ignore fields that they do not know; what was not measured is null, never 0 or NaN. A text
-in the place of a number would fail somewhere far away, so types are checked here, once.
+Readers ignore unknown fields. What was not measured is null, never 0 or NaN. Types are checked
+here, once: a string in place of a number would otherwise fail much later.
 
 FirstlightError
 ├── RecordError               a record cannot be read or written
 │   ├── NewerSchemaError      the file was written by a newer Firstlight
-│   └── MalformedRecordError  the file is damaged, or not what its name says
+│   └── MalformedRecordError  the file is damaged, or of another kind
 └── OutputError               a file or directory cannot be written
 """
 
@@ -43,7 +43,7 @@ class OutputError(FirstlightError): ...
 
 
 def to_json(value: object) -> Any:
-    """Plain dicts and lists for `json`, with each field under its published name."""
+    """Convert dataclasses to plain dicts and lists, with each field under its published name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             f.metadata.get("json", f.name): to_json(getattr(value, f.name))
@@ -57,7 +57,7 @@ def to_json(value: object) -> Any:
 
 
 def from_json(cls: type[T], data: object, where: str = "") -> T:
-    """An instance of the dataclass `cls`, its fields checked; errors begin with `where`."""
+    """Build the dataclass `cls` from JSON data and check its types; errors begin with `where`."""
     found: T = _decode(cls, data, where or cls.__name__)
     if found is _MISFIT:
         raise _misfit(data, where or cls.__name__)
@@ -110,7 +110,7 @@ def _record(cls: Any, value: dict[str, object], where: str) -> object:
 
 @cache
 def _fields(cls: Any) -> dict[str, tuple[str, Any, bool]]:
-    """{published name: (field, type, whether it must be there)}; slower to find than a record."""
+    """{published name: (field, type, required)}; cached, as this takes longer than decoding."""
     hints = typing.get_type_hints(cls)
     nothing = dataclasses.MISSING
     return {

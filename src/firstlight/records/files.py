@@ -1,4 +1,4 @@
-"""Records on disk: written whole or not at all, read with the reason why one cannot be."""
+"""Reading and writing records. Files are written atomically; errors name the file and the fault."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from firstlight.whole_files import write_text
 
 
 def now() -> str:
-    """The time as every record has it: UTC, ISO 8601, milliseconds."""
+    """The current time in UTC, ISO 8601 with milliseconds, as in every record."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def stamp(moment: str) -> str:
-    """A time of `now` for the name of a folder: 20260301T091500."""
+    """A time from `now` as part of a folder name: 20260301T091500."""
     return moment[:19].replace(":", "").replace("-", "")
 
 
 @contextlib.contextmanager
 def writing(path: Path, then: str = "") -> Iterator[None]:
-    """An error of the file system as an `OutputError` about `path`; `then` says what to do."""
+    """Turn an OSError into an `OutputError` about `path`; `then` is advice to append."""
     try:
         yield
     except OSError as error:
@@ -44,7 +44,7 @@ def writing(path: Path, then: str = "") -> Iterator[None]:
 
 
 def write_json(path: Path, value: object, schema: str | None = None) -> None:
-    """Write atomically, and only what is valid against the file `schema` of our schemas."""
+    """Write atomically, after validating against the packaged schema file `schema`."""
     plain = to_json(value)
     if schema is not None:
         _validate(plain, schema)
@@ -52,7 +52,7 @@ def write_json(path: Path, value: object, schema: str | None = None) -> None:
 
 
 def can_validate() -> bool:
-    """Whether jsonschema is there; on a bare machine it may not be, and the run then says so."""
+    """Whether jsonschema is installed; without it a run is not validated and has a warning."""
     from importlib.util import find_spec
 
     return find_spec("jsonschema") is not None
@@ -74,7 +74,7 @@ def _validate(plain: object, schema: str) -> None:
 
 
 def load_run(directory: Path) -> Run:
-    """The run in `directory` (or the `run.json` itself)."""
+    """Load the run in `directory`, which may also be the path of a `run.json`."""
     path = directory / "run.json" if directory.is_dir() else directory
     data = load_object(path)
     if data.get("schema") != "firstlight.run":
@@ -84,7 +84,7 @@ def load_run(directory: Path) -> Run:
 
 
 def require_known_version(path: Path, data: JsonObject, newest: int) -> None:
-    """Refuse a file of a newer format than this Firstlight knows."""
+    """Refuse a file whose format version is newer than `newest`."""
     version = data.get("schema_version")
     if not isinstance(version, int):
         raise MalformedRecordError(f"{path}: schema_version is {version!r}, not a number")
@@ -96,7 +96,6 @@ def require_known_version(path: Path, data: JsonObject, newest: int) -> None:
 
 
 def load_plan(path: Path) -> Plan:
-    """The plan in a `plan.json`."""
     data = load_object(path)
     if data.get("schema") != PLAN_SCHEMA:
         raise MalformedRecordError(f"{path}: not a plan of a run (schema {data.get('schema')!r})")
@@ -104,7 +103,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that contains an object."""
+    """Load a JSON file whose top level is an object."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -119,7 +118,7 @@ def load_object(path: Path) -> dict[str, Any]:
 
 
 def append_sample(path: Path, sample: Sample) -> None:
-    """Add one line and see it on disk before going on, so that a crash loses at most this one."""
+    """Append one line and sync it to disk, so that a crash loses at most this sample."""
     line = json.dumps(to_json(sample), allow_nan=False, separators=(",", ":")) + "\n"
     with open(path, "ab") as file:
         file.write(line.encode())
@@ -128,10 +127,10 @@ def append_sample(path: Path, sample: Sample) -> None:
 
 
 def load_samples(path: Path) -> Iterator[Sample]:
-    """The samples in the order in which they were taken.
+    """Yield the samples in the order in which they were taken.
 
-    A last line without its newline is what a kill or a full disk left: it is not read. Any other
-    damage is an error, because silently fewer samples would be a different result.
+    An unfinished last line (after a kill or on a full disk) is ignored. Any other damage is an
+    error, because dropping samples silently would change the result.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
@@ -144,7 +143,7 @@ def load_samples(path: Path) -> Iterator[Sample]:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that must not exist yet."""
+    """Write a text file; refuse if it exists."""
     if path.exists():
         raise OutputError(f"{path} exists. Nothing is overwritten: give another name.")
     with writing(path):

@@ -1,6 +1,6 @@
-"""What is going to be measured: `plan.json`, decided once and written before the first process.
+"""The plan of a run (`plan.json`), fixed and written before the first process starts.
 
-Also what a label stands for: the run order, and the environment variables of a case.
+Also defined here: the run order, and the environment variables that a cache policy stands for.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from firstlight.records.samples import JsonObject
 
 PLAN_SCHEMA = "firstlight.plan"
-#: The adapter of a case that asks a running server (`firstlight load`): its cold number is that of
-#: a first request.
+#: The adapter of cases that query a running server (`firstlight load`). Their cold time is that of
+#: the first request.
 SERVER_ADAPTER = "http"
-#: The fact of a sample whose calls overlap: on how many connections.
+#: Key in `Sample.facts`: the number of connections, if calls overlap.
 CONCURRENT = "concurrent_calls"
-#: The fact of a sample that was measured on a cluster: on which node. Nodes run at the same time.
+#: Key in `Sample.facts`: the node of a cluster that measured it. Nodes run at the same time.
 MEASURED_ON = "node"
-#: Cache policies whose timed processes find what a priming process has left.
+#: Cache policies under which a priming process fills the cache before the timed ones.
 PRIMED = ("warm", "shared", "frozen")
-#: Set for every worker, and shown with every number.
+#: Set for every worker, and part of every protocol.
 FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -47,18 +47,18 @@ class Case:
     cache_kind: str | None
     environment: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None
-    skipped: str | None = None  # why it cannot run here
+    skipped: str | None = None  # the reason, if it cannot run here
     note: str | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is sampled."""
+    """How many processes and calls are measured."""
 
     processes: int
-    warm_calls: int  # at most, in one process
+    warm_calls: int  # at most, per process
     warm_calls_least: int
-    warm_seconds: float  # at most, unless the least number of calls takes longer
+    warm_seconds: float  # at most, unless `warm_calls_least` calls take longer
     batches: int
     batch_seconds: float
     timeout_seconds: float
@@ -68,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Enough to finish a run, or to repeat it. The order of the fields is that of the file."""
+    """Everything needed to finish or repeat a run; fields are in the order of the file."""
 
     schema: str = PLAN_SCHEMA
     schema_version: int = 1
@@ -77,14 +77,14 @@ class Plan:
     harness: JsonObject
     host: JsonObject
     warnings: tuple[str, ...]
-    #: What must not change when a run is resumed. Empty: one side of a gate, resumed through it.
+    #: What must not change when a run is resumed. Empty for a side of a gate: the gate checks it.
     fingerprint: JsonObject
     settings: Settings
     cases: tuple[Case, ...]
 
 
 def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case, int]]:
-    """(case, process number) in run order: every round has each case once, shuffled anew."""
+    """(case, process number) in run order: each round has every case once, newly shuffled."""
     shuffle = random.Random(seed).shuffle
     order: list[tuple[Case, int]] = []
     for index in range(processes):
@@ -95,27 +95,27 @@ def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case,
 
 
 def jobs(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, str, int]]:
-    """Every process of a run that has these cases: (case, kind, number), in run order."""
-    able = [case for case in cases if case.skipped is None]
-    checks = [(case, "check", 0) for case, _ in rounds(able, 1, settings.seed - 1)]
+    """All processes of a run with these cases as (case, kind, number), in run order."""
+    runnable = [case for case in cases if case.skipped is None]
+    checks = [(case, "check", 0) for case, _ in rounds(runnable, 1, settings.seed - 1)]
     primes = [(case, "prime", 0) for case, _, _ in checks if case.cache in PRIMED]
-    timed = rounds(able, settings.processes, settings.seed)
+    timed = rounds(runnable, settings.processes, settings.seed)
     return checks + primes + [(case, "timed", index) for case, index in timed]
 
 
 def slug(case_id: str) -> str:
-    """A file name that no other case has, on any file system."""
+    """A file name for a case, unique and valid on any file system."""
     readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in case_id)[:60]
     return f"{readable}-{hashlib.sha256(case_id.encode()).hexdigest()[:12]}"
 
 
 def case_flags(case: Case, directory: Path) -> dict[str, str]:
-    """The variables that the harness sets for a case."""
+    """The environment variables that the harness sets for a case."""
     return FLAGS | cache_variables(case.cache, case.cache_kind, directory) | dict(case.environment)
 
 
 def cache_variables(policy: str, kind: str | None, directory: Path) -> dict[str, str]:
-    """The variables that put a framework's persistent cache into the declared state."""
+    """The environment variables that give a framework's persistent cache the declared state."""
     on = policy in ("cold", "warm", "shared")
     variables = {"CUDA_CACHE_PATH": str(directory / "cuda")} if on else {"CUDA_CACHE_DISABLE": "1"}
     if kind == "jax":
@@ -125,14 +125,14 @@ def cache_variables(policy: str, kind: str | None, directory: Path) -> dict[str,
         if policy == "shared":  # as `firstlight exec --cache` does it
             variables |= {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(directory)}
         elif on:
-            # JAX's defaults store nothing that compiles in less than a second.
+            # By default JAX does not store what compiles in less than a second.
             variables |= {
                 "JAX_COMPILATION_CACHE_DIR": str(directory),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             }
     elif kind == "torch":
-        # Inductor writes its generated sources here in any case: off means a fresh directory too.
+        # Inductor always writes its generated sources here, so "off" needs a fresh directory too.
         variables["TORCHINDUCTOR_CACHE_DIR"] = str(directory)
         if on:
             variables |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}

@@ -1,11 +1,11 @@
-"""A run on disk: what was planned, every sample as it came, and the result.
+"""The directory of a run: plan, samples, summary and report.
 
     plan.json       cases, settings, host: written before the first process
     samples.jsonl   one line per process, appended and synced
-    run.json        the summary, written whole, again and again
-    report.html     the same for a person
+    run.json        the summary, replaced atomically
+    report.html     the summary as a page
 
-A kill at any moment leaves a directory that `firstlight run --resume` can finish.
+After a kill at any moment `firstlight run --resume` can finish the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from firstlight.whole_files import write_text
 
 
 class RunDirectory:
-    """One run's directory, held by one process at a time."""
+    """A run's directory, locked by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, plan: Plan) -> RunDirectory:
-        """Make the directory and write the plan; an existing one is never written into."""
+        """Make the directory and write the plan; refuse a directory that is not empty."""
         require_new(path, "run")
         with writing(path, " Give another directory with --out."):
             path.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """Take up an interrupted run."""
+        """Open an interrupted run to resume it."""
         if not (path / "plan.json").is_file():
             raise OutputError(
                 f"{path}: there is no plan.json, so this is not a run that can be resumed."
@@ -67,7 +67,7 @@ class RunDirectory:
         return load_plan(self.path / "plan.json")
 
     def _writing(self) -> AbstractContextManager[None]:
-        hint = f" What is there is safe; free some space, then: firstlight run --resume {self.path}"
+        hint = f" Samples are safe; free some space, then: firstlight run --resume {self.path}"
         return writing(self.path, hint)
 
     def keep(self, sample: Sample) -> None:
@@ -78,7 +78,7 @@ class RunDirectory:
         return list(load_samples(self.samples_path)) if self.samples_path.exists() else []
 
     def publish(self, run: Run, html: str) -> Path:
-        """Write the result and the report; returns the report's path."""
+        """Write the summary and the report; return the path of the report."""
         report = self.path / "report.html"
         with self._writing():
             write_json(self.path / "run.json", run, schema="run-1.schema.json")
@@ -90,7 +90,7 @@ class RunDirectory:
         self._lock.close()
 
     def _cut_torn_line(self) -> None:
-        """Drop the end of a line that a kill or a full disk left unfinished."""
+        """Remove an unfinished last line, left by a kill or a full disk."""
         if not self.samples_path.exists():
             return
         content = self.samples_path.read_bytes()
@@ -100,7 +100,7 @@ class RunDirectory:
 
 
 def require_new(path: Path, what: str) -> None:
-    """Refuse an output directory that holds something; `what` is what could be resumed there."""
+    """Refuse an output directory that is not empty; `what` (run, gate) might be resumed instead."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OutputError(
             f"{path} exists and is not empty. Nothing is overwritten: give another --out, or "

@@ -1,4 +1,4 @@
-"""What one measured process gave: a line of `samples.jsonl`. What was not measured is null."""
+"""The record of one measured process: a line of `samples.jsonl`. What was not measured is null."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JsonObject = Mapping[str, Any]  # as `json` reads it
-#: The phases of a cold start, in the order in which they happen. `unattributed` completes them.
+#: The phases of a cold start in order. With `unattributed` they add up to the total.
 PHASES = (
     "interpreter",
     "import",
@@ -19,29 +19,29 @@ PHASES = (
     "first_execute",
 )
 
-#: How often a gate repeats a broken process, on both sides. A benchmark that breaks in a share q of
-#: the processes of either side is then taken for broken by the head with a probability of
-#: q³(1 - q)⁴ per broken process, which is 0.01 % for q = 5 % and 0.8 % at the worst q.
+#: How often a gate repeats a broken process, on both sides. If a benchmark breaks in a share q of
+#: the processes of either side, the head is wrongly blamed with a probability of q³(1 - q)⁴ per
+#: broken process: 0.01 % for q = 5 %, 0.8 % for the worst q.
 REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Correctness:
-    """How far the result is from an independent float64 reference."""
+    """The error of the result against an independent float64 reference."""
 
     passed: bool
-    max_relative_error: float | None  # max|x - ref| / max|ref|, the worst of the outputs
+    max_relative_error: float | None  # max|x - ref| / max|ref|, of the worst output
     tolerance: float | None
-    reference: str  # where the reference comes from, or why there is none
+    reference: str  # its source, or why there is none
 
 
 @dataclass(frozen=True)
 class CacheProof:
-    """What the persistent cache held and did in one process, and whether the label is true."""
+    """The persistent cache's contents and use in one process, and whether they prove the label."""
 
     policy: str
     proven: bool
-    reason: str | None  # why it is not proven, or why there was nothing to prove
+    reason: str | None  # why it is not proven, or why no proof is needed
     entries_before: int | None
     entries_after: int | None
     requests: int | None
@@ -50,7 +50,7 @@ class CacheProof:
 
 @dataclass(frozen=True)
 class ColdStart:
-    """One process from spawn to its first synchronised result, by the parent's clock."""
+    """The time from spawn to the first synchronised result, by the parent's clock."""
 
     total_seconds: float
     phases_seconds: Mapping[str, float | None]
@@ -59,18 +59,18 @@ class ColdStart:
 
 @dataclass(frozen=True)
 class WarmCalls:
-    """What the same process did after its first result, every call in order."""
+    """The calls of the same process after its first result, in order."""
 
     call_seconds: tuple[float, ...]  # synchronised after every call
-    batch_calls: int  # calls between two synchronisations of the throughput part
+    batch_calls: int  # calls per batch; synchronised after every batch
     batch_seconds: tuple[float, ...]
-    #: In a gate: calls of each window, in turns with the process of the other side.
+    #: In a gate: the number of calls in each of the windows that alternate with the other side.
     turn_calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes. Host peaks are VmHWM at the end of each phase; null if not reported."""
+    """Memory in bytes. Host peaks are VmHWM at the end of each phase; null if not reported."""
 
     peak_host_bytes: Mapping[str, int | None]
     peak_device_bytes: int | None
@@ -79,17 +79,17 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Sample:
-    """One process: the unit of everything that is published."""
+    """One process, the unit of all statistics."""
 
     case: str
     kind: str  # check, prime or timed
     index: int  # number of the process within its case and kind
-    order: int  # place in the run
+    order: int  # position in the run
     started_at: str
-    #: Only `ok` has a timing that may be quoted. `failed`: the result does not agree with the
-    #: reference, or the program raised; `unproven`: the cache was not in the declared state;
-    #: `crashed`: ended by a signal, or without a report; `timeout`; `out-of-memory`. A case may
-    #: also be `skipped` (its framework is missing) or `incomplete` (interrupted).
+    #: Only the times of `ok` may be quoted. `failed`: the result does not agree with the reference,
+    #: or the program raised; `unproven`: the cache was not in the declared state; `crashed`: ended
+    #: by a signal, or without a report; `timeout`; `out-of-memory`. A case may also be `skipped`
+    #: (its framework is missing) or `incomplete` (interrupted).
     status: str
     reason: str | None = None
     stderr_tail: str | None = None
@@ -100,4 +100,4 @@ class Sample:
     cache: CacheProof | None = None
     correctness: Correctness | None = None
     counts: Mapping[str, int | None] = field(default_factory=dict)  # traces, lowerings, compiles
-    facts: JsonObject = field(default_factory=dict)  # what the worker saw of itself
+    facts: JsonObject = field(default_factory=dict)  # other observations of the worker

@@ -1,4 +1,4 @@
-"""What a run says about its cases: `run.json`, made from plan and samples."""
+"""The summary of a run (`run.json`), computed from plan and samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from firstlight.records.samples import CacheProof, Correctness, JsonObject
 
 SCHEMA_VERSION = 1
-#: Used by other programs when a run begins: from this share of the CPU on, numbers are noisier.
+#: If other programs use more than this share of the CPU when a run begins, its numbers are noisier.
 NOISY_SHARE = 0.1
-#: What is recorded is published: a variable with such a name is not recorded.
+#: Environment variables with such names are not recorded, because records are published.
 SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|PRIVATE|DSN$|CONN\w*STR",
     re.IGNORECASE,
@@ -20,7 +20,7 @@ SECRET_NAME = re.compile(
 
 @dataclass(frozen=True)
 class Protocol:
-    """Everything that must be equal before two numbers may be compared."""
+    """Everything that must be equal for two numbers to be comparable."""
 
     cache: str
     parameters: JsonObject
@@ -34,14 +34,14 @@ class Protocol:
     sync: str
     threads: JsonObject
     precision: JsonObject
-    seed: int | None  # null: the program's own affair
-    environment: Mapping[str, str]  # flags set by the harness for this case
+    seed: int | None  # null: the program chooses its own
+    environment: Mapping[str, str]  # set by the harness for this case
     bytecode: str = "warm, like the page cache: a checking process ran before"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median with an interval that contains the true one with probability `confidence`."""
+    """A median with an interval that contains the true median with probability `confidence`."""
 
     median: float
     low: float
@@ -52,17 +52,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class WarmEstimate(Estimate):
-    """A steady-state median over processes, with the class of its warm-up."""
+    """The median over processes of their steady-state levels, with the class of the warm-up."""
 
     steady_class: str = field(default="flat", metadata={"json": "class"})
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """From how many calls on a compiled case has cost less in total than an uncompiled one.
+    """The number of calls after which a compiled case has cost less in total than uncompiled ones.
 
-    `calls`, `low` and `high` are counts or the word "never"; `against` is the backend that takes
-    longest to be overtaken, and `by_backend` has them all.
+    `calls`, `low` and `high` are counts or "never". They refer to `against`, the backend that is
+    overtaken last; `by_backend` has the numbers for each.
     """
 
     calls: int | str
@@ -75,7 +75,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class CaseSummary:
-    """What `firstlight show --json` prints for a case."""
+    """The summary of one case, as `firstlight show --json` prints it."""
 
     case: str
     workload: str
@@ -91,8 +91,8 @@ class CaseSummary:
     phases_seconds: Mapping[str, float | None] = field(default_factory=dict)
     unattributed_seconds: float | None = None
     warm_call_seconds: WarmEstimate | None = None
-    warm_class: str | None = None  # also where there is no single number
-    warm_reason: str | None = None  # why there is none
+    warm_class: str | None = None  # also set when `warm_call_seconds` is null
+    warm_reason: str | None = None  # why `warm_call_seconds` is null
     throughput_calls_per_second: Estimate | None = None
     batch_calls: int | None = None
     peak_host_bytes: int | None = None
@@ -104,17 +104,17 @@ class CaseSummary:
     processes_ok: int = 0
     processes_planned: int = 0
     stderr_tail: str | None = None
-    note: str | None = None  # what a reader of this number must know, said by the workload
+    note: str | None = None  # a caveat of the workload
 
     def without_numbers(self) -> CaseSummary:
-        """What may be shown of a case that failed: its name, protocol and what went wrong."""
+        """The part that may be shown of a failed case: its name, protocol and error."""
         kept = ("case", "workload", "size", "backend", "cache", "status", "reason", "protocol")
         return CaseSummary(**{n: getattr(self, n) for n in (*kept, "stderr_tail", "note")})
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory's `run.json`."""
+    """The contents of `run.json`."""
 
     id: str
     created_at: str
@@ -132,7 +132,7 @@ class Run:
 
 
 def noisy_share(host: JsonObject) -> float | None:
-    """Share of the CPU used by other programs when a run began; None if too small to mention."""
+    """The share of the CPU that other programs used when a run began; None up to `NOISY_SHARE`."""
     busy = host.get("cpu_busy_ratio")
     if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
         return None

@@ -18,7 +18,7 @@ from typing import TypeVar
 from firstlight.compare.conditions import busy_share
 from firstlight.compare.differences import Difference, Kind, differences
 from firstlight.compare.environments import state
-from firstlight.compare.quantities import GATED, decides, in_order, of_sample
+from firstlight.compare.quantities import GATED, in_display_order, is_decisive, sample_times
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.records import PHASES, CaseSummary, Sample
 from firstlight.replication.report import ALPHA, CaseReplication, Delta, RatioReplication, Reason
@@ -161,7 +161,7 @@ def _timed(samples: Sequence[Sample], case: str) -> list[Sample]:
 def measured_values(samples: Sequence[Sample], case: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for sample in _timed(samples, case):
-        for name, value in of_sample(sample).items():
+        for name, value in sample_times(sample).items():
             found.setdefault(name, []).append(value)
     return found
 
@@ -169,9 +169,9 @@ def measured_values(samples: Sequence[Sample], case: str) -> dict[str, list[floa
 def _deltas(pairing: Pairing, case: CaseReplication) -> Iterator[Delta]:
     runs = (pairing.published, pairing.here)
     published, here = (measured_values(m.samples, case.case) for m in runs)
-    side = [of_sample(s) for s in _timed(pairing.published.samples, case.case)]
-    for name in in_order(dict.fromkeys(published.keys() & here.keys())):
-        deciding = case.comparable and decides(name, [side])
+    side = [sample_times(s) for s in _timed(pairing.published.samples, case.case)]
+    for name in in_display_order(dict.fromkeys(published.keys() & here.keys())):
+        deciding = case.comparable and is_decisive(name, [side])
         two_speeds = deciding and spread(published[name]) is not None
         yield Delta(
             quantity=name,
@@ -239,7 +239,7 @@ def paired_values(
 ) -> list[tuple[float, float]]:
     """(case, against) of every round in which both have a value."""
     one, other = (
-        {s.index: of_sample(s).get(quantity) for s in _timed(samples, name)}
+        {s.index: sample_times(s).get(quantity) for s in _timed(samples, name)}
         for name in (case, against)
     )
     pairs = ((one[i], other.get(i)) for i in sorted(one))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from firstlight.compare.conditions import busy_share, disturbance
+from firstlight.compare.conditions import busy_share, disturbance_warning
 from firstlight.compare.differences import in_words
 from firstlight.compare.runs import DRIFT
 from firstlight.compare.verdicts import change, too_few
@@ -60,7 +60,7 @@ def _reasons(case: CaseReplication, run: RunReplication | None, comparisons: int
     for state, where in zip(states, ("that was published", "here"), strict=False):
         share = busy_share(state)
         if share is not None:
-            yield disturbance(share, where)
+            yield disturbance_warning(share, where)
     if not any(delta.judged for delta in case.deltas):
         yield "no quantity of it can be judged"
         return

@@ -1,8 +1,8 @@
-"""What of a run may be shown: numbers are taken out here, once, before anything is drawn.
+"""Removes numbers that may not be shown, before anything is drawn.
 
-A case that failed or was skipped, and a case without a protocol, keeps its name, status, reason and
-stderr, and loses every number. Drawing code sees only what this module lets through, so no figure
-or table has to remember the rule.
+A case that failed, was skipped or has no protocol keeps its name, status, reason and stderr, and
+loses all numbers. Figures and tables get only what this module admits, so none of them needs to
+check the rule.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from firstlight.present.palette import Mark, marks, name_with_swatch
 from firstlight.present.quantities import known
 from firstlight.records import CaseSummary, Estimate, Run, Sample
 
-#: Statuses whose numbers are of nothing: a wrong result, or none.
-SILENT = frozenset({"failed", "skipped"})
+#: Statuses without numbers: the result is wrong, or there is none.
+WITHOUT_NUMBERS = frozenset({"failed", "skipped"})
 E = TypeVar("E", bound=Estimate)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The cases that do the same work on the same data, and their timed processes."""
+    """Cases with the same work and data, and their timed processes."""
 
     name: str
     size: str
     cases: tuple[CaseSummary, ...]
-    samples: Mapping[str, tuple[Sample, ...]]  # by case, in the order of the run
-    marks: Mapping[str, Mark]  # by backend, the same in the whole page
+    samples: Mapping[str, tuple[Sample, ...]]  # by case, in run order
+    marks: Mapping[str, Mark]  # by backend, the same on the whole page
 
     @property
     def label(self) -> str:
@@ -39,17 +39,17 @@ class Workload:
 
     @property
     def anchor(self) -> str:
-        """A fragment identifier of letters, digits and dashes."""
+        """The fragment identifier: letters, digits and dashes."""
         raw = f"{self.name}-{self.size}"
         return "w-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in raw)
 
     def name_of(self, case: CaseSummary) -> str:
-        """The label of a case in bold behind its marker, as markup."""
+        """The label of a case in bold after its marker, as markup."""
         return name_with_swatch(self.marks[case.backend], label(case), hollow(case))
 
 
 def by_workload(cases: Iterable[CaseSummary]) -> dict[tuple[str, str], list[CaseSummary]]:
-    """Cases by workload and size, in the order of the run."""
+    """Cases by workload and size, in run order."""
     groups: dict[tuple[str, str], list[CaseSummary]] = {}
     for case in cases:
         groups.setdefault((case.workload, case.size), []).append(case)
@@ -57,12 +57,13 @@ def by_workload(cases: Iterable[CaseSummary]) -> dict[tuple[str, str], list[Case
 
 
 def admit(run: Run, samples: Sequence[Sample]) -> tuple[Workload, ...]:
-    """The run by workload, in the order of the run, with nothing in it that may not be shown."""
+    """The workloads of a run in run order, without numbers that may not be shown."""
     cases = [_admissible(case) for case in run.cases]
     look = marks(list(dict.fromkeys(case.backend for case in cases)))
-    timed: dict[str, list[Sample]] = {case.case: [] for case in cases if not _silent(case)}
+    timed: dict[str, list[Sample]] = {case.case: [] for case in cases if _may_have_numbers(case)}
     for sample in samples:
-        if sample.case in timed and sample.kind == "timed" and sample.status not in SILENT:
+        good = sample.kind == "timed" and sample.status not in WITHOUT_NUMBERS
+        if good and sample.case in timed:
             timed[sample.case].append(sample)
     ordered = {name: tuple(sorted(own, key=lambda s: s.order)) for name, own in timed.items()}
     return tuple(
@@ -71,13 +72,13 @@ def admit(run: Run, samples: Sequence[Sample]) -> tuple[Workload, ...]:
     )
 
 
-def _silent(case: CaseSummary) -> bool:
-    return case.protocol is None or case.status in SILENT
+def _may_have_numbers(case: CaseSummary) -> bool:
+    return case.protocol is not None and case.status not in WITHOUT_NUMBERS
 
 
 def _admissible(case: CaseSummary) -> CaseSummary:
-    """The case itself if its numbers may be shown, else the case without them."""
-    if _silent(case):
+    """The case with only those of its numbers that may be shown."""
+    if not _may_have_numbers(case):
         return case.without_numbers()
     rest = case.unattributed_seconds
     return dataclasses.replace(
@@ -95,7 +96,7 @@ def _finite(estimate: E | None) -> E | None:
 
 
 def has_number(case: CaseSummary) -> bool:
-    """Whether there is a time to first result to draw."""
+    """Whether there is a time to first result."""
     return case.cold_seconds is not None
 
 
@@ -105,30 +106,30 @@ def quotable(case: CaseSummary) -> bool:
 
 
 def label(case: CaseSummary) -> str:
-    """The case within its workload: 'jax-jit', or 'jax-jit/warm' where a cache is in play."""
+    """The case within its workload: 'jax-jit', or 'jax-jit/warm' if it uses a cache."""
     return f"{case.backend}/{case.cache}" if hollow(case) else case.backend
 
 
 def hollow(case: CaseSummary) -> bool:
-    """Whether its marker is an outline: a compile cache is in play."""
+    """Whether its marker is an outline: it uses a compile cache."""
     return case.cache not in ("", "none")
 
 
 def flag(case: CaseSummary) -> str | None:
-    """What must stand beside the case wherever it is shown, or None if it is sound."""
+    """The warning to show with the case everywhere; None if it is valid."""
     if case.status != "ok":
         return case.status
     return "no protocol" if case.protocol is None else None
 
 
 def badge(case: CaseSummary) -> str:
-    """The flag as markup, after a space; empty for a case that is sound."""
+    """The flag as markup, after a space; empty for a valid case."""
     found = flag(case)
     return f' <span class="badge">{escape(found)}</span>' if found else ""
 
 
-def why(case: CaseSummary) -> str:
-    """The reason of a flag, as a sentence without its full stop."""
+def flag_reason(case: CaseSummary) -> str:
+    """The reason for a flag, as a sentence without its full stop."""
     if case.reason:
         return case.reason.rstrip(".")
     if case.protocol is None:

@@ -1,4 +1,4 @@
-"""Total time against the number of calls: where a slow first result has paid for itself."""
+"""Curves of total time against the number of calls, with the break-even of compiled cases."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _POINTS = 32
 
 @dataclass(frozen=True)
 class Curve:
-    """cold + (calls − 1) · warm, with its two intervals taken at the same ends together."""
+    """The total time cold + (calls − 1) · warm; its ends use the same ends of both intervals."""
 
     case: CaseSummary
     cold: Estimate
     warm: Estimate
 
     def at(self, calls: float, end: str = "median") -> float:
-        """Seconds in total; `end` is median, low or high."""
+        """Total seconds; `end` is median, low or high."""
         cold, warm = getattr(self.cold, end), getattr(self.warm, end)
         return float(cold + (calls - 1) * warm)
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """What `at` knows: low and high only if both parts have an interval to make a band of."""
+        """Values for `at`; low and high only if both parts have an interval."""
         banded = all(quantities.has_interval(e) and e.low > 0 for e in (self.cold, self.warm))
         return ("median", "low", "high") if banded else ("median",)
 
 
 def curves(cases: Sequence[CaseSummary]) -> list[Curve]:
-    """The cases that have both a first result and a steady call."""
+    """The curves of cases that have both a cold and a warm time."""
     return [
         Curve(case, case.cold_seconds, case.warm_call_seconds)
         for case in cases
@@ -47,25 +47,25 @@ def curves(cases: Sequence[CaseSummary]) -> list[Curve]:
 
 
 def last_call(found: Sequence[Curve]) -> float:
-    """Where the axis ends: a decade beyond the last crossing, or where warm calls prevail."""
+    """The end of the axis: beyond the last break-even, or where warm calls dominate."""
     crossings = [at for c in found if (at := _overtakes_at(c.case)) < math.inf]
     crossings = crossings or [c.cold.median / c.warm.median for c in found]
     return 10.0 ** min(max(math.ceil(math.log10(max(crossings) * 3)), 3), 15)
 
 
 def _overtakes_at(case: CaseSummary) -> float:
-    """The number of calls of its break-even; infinite where there is none."""
+    """The number of calls of its break-even; infinity if there is none."""
     even = case.break_even_calls
     return math.inf if even is None or isinstance(even.calls, str) else float(even.calls)
 
 
 def height_of(number: int) -> float:
-    """Design height of a picture of so many curves."""
+    """The design height of a figure with so many curves."""
     return min(max(290.0, 58.0 * number), 430.0)
 
 
 def draw(workload: Workload, width: float) -> str:
-    """The curves at one design width; call only where there is at least one curve."""
+    """The figure at one design width; requires at least one curve."""
     found = curves(workload.cases)
     labels = max(text_width(label(c.case), _FONT) for c in found) + 22
     left, height = 50.0, height_of(len(found))
@@ -140,7 +140,7 @@ def _end_labels(
 
 
 def _crossings(found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
-    """A ring on each compiled curve where it has overtaken the last uncompiled one."""
+    """A ring on each compiled curve at its break-even with the last uncompiled one."""
     parts: list[str] = []
     taken: list[Box] = []
     for curve in sorted(found, key=lambda c: _overtakes_at(c.case)):
@@ -163,9 +163,9 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 def _ring_label(
     shown: str, cx: float, cy: float, taken: list[Box], room: tuple[float, float, float]
 ) -> str:
-    """The count beside its ring, at the first place that is free; none is better than a pile.
+    """The count beside its ring at the first free place; omitted if there is none.
 
-    Below right comes first: past a crossing that is where no curve runs.
+    Below right is tried first: after a crossing no curve is there.
     """
     width = text_width(shown, 11.5)
     ring = (cx - 5, cy - 5, cx + 5, cy + 5)

@@ -1,7 +1,7 @@
-"""The answer in words: who is first, who is fastest, when compiling pays.
+"""The answer in words: which case is first, which is fastest, when compiling pays.
 
-Sentences are made from the summaries only. Two cases whose intervals overlap are not ranked, and a
-case that is not sound is named with its status instead of its number.
+Sentences use the summaries only. Two cases with overlapping intervals are not ranked, and a case
+that is not valid is listed with its status instead of its number.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _POLICIES = {
     "frozen": "functions frozen by an earlier process",
     "tiered": "first calls by NumPy, compiled in the background",
 }
-#: An interval below this is not what a reader takes it for, so its confidence is said beside it.
+#: Below this, the confidence of an interval is shown with it.
 _USUAL_CONFIDENCE = 0.9
 Ranked = Sequence[tuple[CaseSummary, Estimate]]
 
 
 def card(workload: Workload) -> str:
-    """The answer for one workload: sentence and ribbon of each group, and the cache's worth."""
+    """The answer for one workload: a sentence and ribbon per group, and the effect of the cache."""
     parts = []
-    done: set[str] = set()  # what one group has said of a case, the next need not repeat
+    done: set[str] = set()  # cases of earlier groups, whose details are not repeated
     for group in policy_groups(workload):
         policy = _POLICIES.get(group.policy, f"cache policy {group.policy}")
         words = f'<p class="policy">{escape(policy)}</p><p>{_sentence(group, workload, done)}</p>'
@@ -48,13 +48,13 @@ def card(workload: Workload) -> str:
 
 
 def title_of(workload: Workload) -> str:
-    """The workload's name with its size set apart."""
+    """The workload's name and size, as markup."""
     size = f' <span class="size">[{escape(workload.size)}]</span>' if workload.size else ""
     return escape(workload.name) + size
 
 
 def _cache_words(workload: Workload) -> str:
-    """What a filled compile cache, or another remedy, does to the first result."""
+    """The effect of a filled compile cache, or of another remedy, on the first result."""
     without = {c.backend: c for c in workload.cases if c.cache == "none" and quotable(c)}
     return " ".join(
         _cache_sentence(
@@ -68,14 +68,14 @@ def _cache_words(workload: Workload) -> str:
 
 
 def tier_break_even(case: CaseSummary) -> str:
-    """Of a case in tiers: from how many calls on NumPy alone would have taken longer."""
+    """A sentence on the number of calls from which tiers are faster than NumPy; '' if unknown."""
     calls = case.counts.get("numpy_break_even_calls")
     if not calls:
         return ""
     return f" From {quantities.counted(calls, 'call')} on, compiling takes less than NumPy alone."
 
 
-#: What a policy adds to `none`, at the beginning of a sentence.
+#: By cache policy: what it adds to `none`, as the beginning of a sentence.
 _REMEDIES = {
     "warm": "A filled compile cache",
     "shared": "Firstlight's cache, once filled,",
@@ -85,7 +85,7 @@ _REMEDIES = {
 
 
 def _cache_sentence(remedy: str, name: str, without: Estimate, filled: Estimate) -> str:
-    """Intervals that overlap bear no claim, whichever median is the smaller one."""
+    """The effect of one remedy; no claim is made if the intervals overlap."""
     ends = f"{_number(without)} without, {_number(filled)} with it."
     if filled.high < without.low:
         return (
@@ -95,18 +95,18 @@ def _cache_sentence(remedy: str, name: str, without: Estimate, filled: Estimate)
     if filled.low > without.high:
         return f"{remedy} makes the first result of {name} slower: {ends}"
     return (
-        f"Whether {_inside(remedy)} helps the first result of {name} cannot be told from so "
-        f"few processes, whose intervals overlap: {ends}"
+        f"Whether {_inside(remedy)} helps the first result of {name} is not known: with so few "
+        f"processes the intervals overlap: {ends}"
     )
 
 
 def _inside(remedy: str) -> str:
-    """Not at the beginning of a sentence; a name keeps its capital."""
+    """The remedy within a sentence: in lower case, except a name."""
     return remedy if remedy.startswith("Firstlight") else remedy[0].lower() + remedy[1:]
 
 
 def _sentence(group: PolicyGroup, workload: Workload, done: Set[str]) -> str:
-    """What the group says, as HTML; of the cases in `done` only their place in the ranking."""
+    """The result of a group as HTML; cases in `done` appear only in the ranking."""
     entrants = group.entrants
     if not entrants:
         said = ["No backend has a result that may be quoted."]
@@ -128,7 +128,7 @@ def _sentence(group: PolicyGroup, workload: Workload, done: Set[str]) -> str:
 
 
 def _number(estimate: Estimate) -> str:
-    """An estimate with its exact median kept for machines."""
+    """An estimate as HTML, with its exact median as the machine-readable value."""
     shown, span = quantities.interval(estimate)
     if span and estimate.confidence < _USUAL_CONFIDENCE:
         span += f" at {quantities.percent(estimate.confidence)}"
@@ -174,7 +174,7 @@ def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
 
 
 def _without_warm(known: Ranked, unknown: Sequence[CaseSummary], workload: Workload) -> str:
-    """Nobody is the fastest as long as somebody has no number."""
+    """The warm times without a ranking, because the cases `unknown` have none."""
     whose = " and ".join(map(workload.name_of, unknown))
     verb = "has" if len(unknown) == 1 else "have"
     reason = escape(unknown[0].warm_reason or "no steady state")
@@ -201,7 +201,7 @@ def _break_evens(group: PolicyGroup, workload: Workload, done: Set[str]) -> list
 
 
 def _compiles(case: CaseSummary) -> bool:
-    """Whether the case spent time in a compiler before its first result."""
+    """Whether the case compiled before its first result."""
     return case.break_even_calls is not None or case.phases_seconds.get("compile") is not None
 
 
@@ -212,7 +212,7 @@ def _break_even_words(even: BreakEven) -> str:
     if isinstance(even.calls, str):
         return _never(even, others, against)
     if even.calls <= 1:
-        # Also true where its calls are the slower ones later: then it is only ahead at first.
+        # Also true if its later calls are slower: then it is only ahead at first.
         whom = "every uncompiled backend" if others else against
         return f"answers before {whom}, so compiling has nothing to pay back"
     count = f'<b class="nowrap"><data value="{even.calls}">{quantities.calls(even.calls)}</data>'

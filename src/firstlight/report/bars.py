@@ -1,4 +1,4 @@
-"""Stacked bars, a row per case: time by phase, its shares, and memory by phase."""
+"""Stacked bars with a row per case: time by phase, shares of phases, and memory by phase."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Row:
-    """A case with its bar; without segments only the reason is written."""
+    """A case with its bar; without segments only `shown` is drawn."""
 
     case: CaseSummary
     segments: tuple[Segment, ...] = ()
@@ -36,16 +36,16 @@ class Row:
     low: float | None = None
     high: float | None = None
     shown: str = ""  # the total as text, or why there is none
-    short: str = ""  # the same for narrow paper, where the row needs it
+    short: str = ""  # a shorter form for narrow figures
 
     @property
     def extent(self) -> float:
-        """How far the bar and its whisker reach."""
+        """The end of the bar or its whisker."""
         return max(sum(s.value for s in self.segments), self.total or 0.0, self.high or 0.0)
 
 
 def in_order(phases: Iterable[str]) -> list[str]:
-    """Phases in the order of a process; those we do not know come last."""
+    """Phases in the order of a process, unknown ones last."""
     found = list(phases)
     return [p for p in PHASES if p in found] + [p for p in found if p not in PHASES]
 
@@ -56,13 +56,13 @@ def phase_name(phase: str) -> str:
 
 
 def phase_class(phase: str) -> str:
-    """The CSS class of a phase; one that we do not know looks like what comes later."""
+    """The CSS class of a phase; unknown ones share one."""
     known = phase == "unattributed" or f"p-{phase}" in PHASE_COLOURS
     return f"p-{phase}" if known else "p-later"
 
 
 def time_rows(workload: Workload) -> list[Row]:
-    """Medians of the phases, with the median of the total and its interval."""
+    """One row per case: medians of the phases, and the median of the total with its interval."""
     return [_time_row(case) for case in workload.cases]
 
 
@@ -82,7 +82,7 @@ def _time_row(case: CaseSummary) -> Row:
 
 
 def share_rows(rows: Sequence[Row]) -> list[Row]:
-    """The same bars, each stretched to 100."""
+    """The same bars, each scaled to 100."""
     return [
         Row(row.case, tuple(replace(s, value=100 * s.value / whole) for s in row.segments))
         for row in rows
@@ -91,7 +91,7 @@ def share_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def memory_rows(workload: Workload) -> list[Row]:
-    """By how much each phase raised the host's high-water mark, in bytes."""
+    """One row per case: by how many bytes each phase raised the peak host memory."""
     rows = []
     for case in workload.cases:
         if case.peak_host_bytes is None and not any(case.peak_host_bytes_by_phase.values()):
@@ -122,7 +122,7 @@ def _flagged(case: CaseSummary, shown: str) -> str:
 
 
 def legend(rows: Sequence[Row]) -> str:
-    """The phases that are drawn, in order, with their colours."""
+    """The legend of the phases in `rows`."""
     order = in_order(dict.fromkeys(s.phase for row in rows for s in row.segments))
     order.sort(key=lambda p: p == "unattributed")
     items = "".join(
@@ -139,9 +139,10 @@ def draw(
     width: float = WIDE,
     above: Sequence[Row] | None = None,
 ) -> str:
-    """The figure at one design width; narrow paper has the labels above the bars.
+    """The figure at one design width; if narrow, labels are above the bars.
 
-    Bars that belong under those of `above` start where those do and have neither axis nor totals.
+    If placed below a figure of the rows `above`, bars are aligned with it and have no axis or
+    totals.
     """
     narrow, slim = width < 600, above is not None
     names = [label(row.case) for row in above or rows]
@@ -157,7 +158,7 @@ def draw(
 
 
 def _scale(rows: Sequence[Row], left: float, width: float, fits_totals: bool) -> Linear:
-    """The longest bar ends where the total that is written behind it still fits."""
+    """The scale on which the text of every total fits after its bar."""
     reach = max((row.extent for row in rows), default=0.0)
     start, end = left + 2, width - 8
     for row in rows if fits_totals else ():
@@ -203,7 +204,7 @@ def _draw_row(row: Row, mark: Mark, scale: Linear, top: float, narrow: bool, wid
 
 
 def _median(row: Row, scale: Linear, top: float) -> str:
-    """The total, and its interval under the bar, where it crosses no label."""
+    """The mark of the total, and its interval below the bar, where it crosses no label."""
     if row.total is None:
         return ""
     below, parts = top + _BAR + 4, ""

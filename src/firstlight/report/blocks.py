@@ -1,4 +1,4 @@
-"""The block of one workload: its troubles, then its figures, each with the protocol beside it."""
+"""The block of one workload: its problems, then its figures, each with its protocol."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from firstlight.present import quantities
 from firstlight.present.document import table
 from firstlight.records import CaseSummary
 from firstlight.report import amortisation, bars, protocols, strips, warm
-from firstlight.report.admission import Workload, badge, flag, has_number, label, why
+from firstlight.report.admission import Workload, badge, flag, flag_reason, has_number, label
 from firstlight.report.answer import title_of
 
-#: Beyond this ratio of the longest to the shortest bar, the phases of the short one are invisible.
-_NEEDS_SHARES = 4.0
+#: Shares are drawn too if the bars differ by more than this factor: phases of short bars would
+#: otherwise be invisible.
+_MAX_BAR_RATIO = 4.0
 
 
 def block(workload: Workload, unfolded: bool, call_points: int) -> str:
-    """The whole block; `call_points` is how many warm calls of each process may be drawn."""
+    """The whole block; at most `call_points` warm calls per process are drawn."""
     body = troubles(workload) + _notes(workload)
     if any(has_number(c) for c in workload.cases):
         body += _phases(workload) + _pair(workload)
@@ -33,14 +34,16 @@ def block(workload: Workload, unfolded: bool, call_points: int) -> str:
 
 
 def troubles(workload: Workload) -> str:
-    """What did not go well, with the reason and the end of what the process said."""
+    """A list of the cases that are not valid, with the reason and the end of stderr."""
     items = "".join(_trouble(c, workload) for c in workload.cases if flag(c))
     return f'<ul class="troubles">{items}</ul>' if items else ""
 
 
 def _trouble(case: CaseSummary, workload: Workload) -> str:
     shown = "" if has_number(case) else " No number is shown."
-    item = f"{badge(case)} {workload.name_of(case)} <span>{escape(why(case))}.{shown}</span>"
+    item = (
+        f"{badge(case)} {workload.name_of(case)} <span>{escape(flag_reason(case))}.{shown}</span>"
+    )
     if case.stderr_tail:
         item += (
             "<details><summary>end of its stderr</summary>"
@@ -67,7 +70,7 @@ def _figure(heading: str, pictures: str, caption: str) -> str:
 
 
 def _both(draw: Callable[[float], str], wide: float = bars.WIDE) -> str:
-    """The figure for wide paper and for a phone; the style sheet shows one."""
+    """The figure for wide and for narrow screens; the style sheet shows one of them."""
     return draw(wide) + draw(bars.NARROW)
 
 
@@ -77,15 +80,15 @@ def _phases(workload: Workload) -> str:
     pictures = bars.legend(rows)
     pictures += _both(lambda width: bars.draw(rows, marks, caption, quantities.TIME_UNITS, width))
     totals = [row.total for row in rows if row.total]
-    if len(totals) > 1 and max(totals) > _NEEDS_SHARES * min(totals):
+    if len(totals) > 1 and max(totals) > _MAX_BAR_RATIO * min(totals):
         shares = bars.share_rows(rows)
         about = f"{workload.label}: share of each phase in the time to the first result"
-        pictures += '<p class="sub">The same, each bar stretched to its own whole</p>'
+        pictures += '<p class="sub">The same as shares of each total</p>'
         pictures += _both(
             lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, rows)
         )
     words = (
-        "Median of each phase over fresh processes; upright mark and whisker: median of the total "
+        "Median of each phase over fresh processes; vertical mark and whisker: median of the total "
         "with its interval. A phase that a framework does not have is not drawn."
     )
     return _figure("Time to first result, by phase", pictures, words + _protocol_line(workload))
@@ -98,26 +101,26 @@ def _protocol_line(
 
 
 def _pair(workload: Workload) -> str:
-    """Every process beside the curves of total time; they share cases, and so one protocol line."""
+    """The figures of single processes and of total time side by side, with one protocol line."""
     left = _figure(
         "Every process",
         _both(lambda width: strips.draw(workload, width), 500.0),
-        "A dot is one fresh process, from the first of the run (top) to the last (bottom), as its "
-        "distance from the case’s median; shaded: the interval of the median. None is dropped.",
+        "Each dot is one fresh process, from the first of the run (top) to the last (bottom), "
+        "relative to the case’s median; shaded: the interval of the median. None is dropped.",
     )
     if not amortisation.curves(workload.cases):
         return f'<div class="pair">{left}</div>{_protocol_line(workload)}'
     right = _figure(
         "Total time after N calls",
         _both(lambda width: amortisation.draw(workload, width), 520.0) + _break_evens(workload),
-        "First result plus further calls, from the medians; band: both intervals at the same end. "
+        "First result plus further calls, from the medians; band: from the ends of both intervals. "
         "Ring: where a compiled case has overtaken the last uncompiled one, with its interval.",
     )
     return f'<div class="pair">{left}{right}</div>{_protocol_line(workload, protocols.BOTH)}'
 
 
 def _break_evens(workload: Workload) -> str:
-    """The rings in words."""
+    """The break-evens in words."""
     items = "".join(
         f'<li data-case="{escape(c.case)}">'
         f"{workload.name_of(c)} {escape(amortisation.break_even_tip(c))}{badge(c)}</li>"
@@ -132,14 +135,14 @@ def _warm_calls(workload: Workload, limit: int) -> str:
     if not cases:
         return ""
     words = (
-        "Each dot is one call, in order after the first result, all processes over each other; "
+        "Each dot is one call, in order after the first result, all processes superimposed; "
         "line and band: steady-state median with its interval. Both axes are logarithmic, and each "
-        "panel has its own scale of time."
+        "panel has its own time scale."
     )
     if any(warm.is_thinned(own, limit) for own in workload.samples.values()):
         words += (
-            f" Thinned for drawing: of each process at most {limit} calls, the fastest and the "
-            "slowest of every stretch. The numbers use all calls."
+            f" At most {limit} calls per process are drawn: the fastest and the slowest of every "
+            "stretch. The numbers use all calls."
         )
     words += protocols.essentials(cases, protocols.WARM)
     picture = _figure("Warm calls", warm.draw(workload, limit), words)
@@ -163,7 +166,7 @@ def _memory(workload: Workload) -> str:
 
 
 def _compiler(workload: Workload) -> str:
-    """The compiler's own estimates, where there are any."""
+    """The table of the compiler's own estimates; '' if there are none."""
     cases = [c for c in workload.cases if c.compiler_bytes]
     if not cases:
         return ""

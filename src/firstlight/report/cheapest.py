@@ -1,7 +1,7 @@
-"""Which cases are compared with each other, and which has cost least after how many calls.
+"""Groups of comparable cases, and the case with the least total time for each number of calls.
 
-A warm cache needs an earlier process, so its cases are not set against an empty one: there is one
-group per cache policy. A backend that has no cache to speak of takes part in all of them.
+A warm cache needs an earlier process, so its cases are not compared with those of an empty one:
+there is one group per cache policy. A backend without a cache is part of all groups.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class PolicyGroup:
     """The cases of one workload under one cache policy."""
 
     policy: str
-    entrants: tuple[CaseSummary, ...]  # those that may be compared
-    excluded: tuple[CaseSummary, ...]  # those that may not, with their reasons in them
+    entrants: tuple[CaseSummary, ...]  # may be compared
+    excluded: tuple[CaseSummary, ...]  # may not
 
     @property
     def decided(self) -> bool:
-        """Whether a case with this very policy is among the entrants."""
+        """Whether a case with this policy is among the entrants."""
         return any(case.cache == self.policy for case in self.entrants)
 
 
 @dataclass(frozen=True)
 class CheapestSpan:
-    """From `first_call` calls on, this case has cost least in total."""
+    """From `first_call` calls on, this case has the least total time."""
 
     case: CaseSummary
     first_call: float
-    low: float | None = None  # interval of `first_call` where the record has one; inf is "never"
+    low: float | None = None  # interval of `first_call`, if recorded; inf means "never"
     high: float | None = None
 
 
 def policy_groups(workload: Workload) -> tuple[PolicyGroup, ...]:
-    """One for each cache policy, without those that only repeat a part of another."""
+    """One group per cache policy, without those that are a proper subset of another."""
     policies: dict[str, set[str]] = {}
     for case in workload.cases:
         policies.setdefault(case.backend, set()).add(case.cache)
@@ -69,7 +69,7 @@ def policy_groups(workload: Workload) -> tuple[PolicyGroup, ...]:
 
 
 def leaders(entrants: Sequence[tuple[CaseSummary, Estimate]]) -> list[tuple[CaseSummary, Estimate]]:
-    """The lowest median first, then those whose intervals overlap with its."""
+    """The case with the lowest median, then those whose intervals overlap with it."""
     ordered = sorted(entrants, key=lambda e: e[1].median)
     return ordered[:1] + [
         (case, estimate)
@@ -82,10 +82,10 @@ def leaders(entrants: Sequence[tuple[CaseSummary, Estimate]]) -> list[tuple[Case
 def cheapest_spans(group: PolicyGroup) -> list[CheapestSpan]:
     """The lower envelope of cold + (calls − 1) · warm, from the medians.
 
-    A crossing that the record has as a break-even is taken from there, with its interval.
+    Crossings that are recorded as break-evens have their interval.
     """
     found = curves(group.entrants)
-    # If somebody's calls have no number, nobody can be ranked.
+    # Without the warm time of a case there is no ranking.
     if not found or len(found) < len(group.entrants):
         return []
     current = min(found, key=lambda c: (c.cold.median, c.warm.median))

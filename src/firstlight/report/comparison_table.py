@@ -1,4 +1,4 @@
-"""Comparisons as a table on the terminal."""
+"""The table of comparisons on the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLE = {"regression": "red", "improvement": "green", "inconclusive": "yellow",
 
 
 def comparison_table(comparisons: Sequence[Comparison], title: str | None = None) -> Table:
-    """One row per quantity, the rows of a case together; those that decide stand out."""
+    """One row per quantity, grouped by case; quantities that are not gated are dimmed."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
     table.add_column("quantity", no_wrap=True)
@@ -35,7 +35,6 @@ def comparison_table(comparisons: Sequence[Comparison], title: str | None = None
 def _cells(found: Comparison) -> list[str]:
     effect = found.effect
     style = _STYLE[found.verdict] if found.gated else "dim"
-    # The interval says most: its ends in per cent, as the change itself.
     interval = f"{change(effect.ratio)} {escape(f'[{change(effect.low)}, {change(effect.high)}]')}"
     verdict = found.verdict if found.gated else f"({found.verdict})"
     cells = [

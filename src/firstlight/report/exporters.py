@@ -1,4 +1,4 @@
-"""A run in the formats of other tools. Only cases with status `ok` are exported."""
+"""Exports a run to the formats of other tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from firstlight.records import PHASES, CaseSummary, JsonObject, Run, Sample
 
-#: What a spreadsheet takes a cell for a formula by, also after a tab or a line break.
+#: First characters by which a spreadsheet recognises a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -18,11 +18,8 @@ def _quotable(run: Run) -> list[CaseSummary]:
 
 
 def harmless(row: Iterable[object]) -> list[object]:
-    """The cells of a row for a spreadsheet, which would compute what begins like a formula.
-
-    A name is a name: an apostrophe before it says so. Numbers stay numbers.
-    """
-    # Readers begin a new row at a carriage return, for which a writer of "\n" quotes nothing.
+    """The cells of a row, with an apostrophe before text that a spreadsheet takes for a formula."""
+    # The csv writer does not quote a carriage return, where some readers begin a new row.
     return [
         ("'" if cell.startswith(_FORMULA) else "") + cell.replace("\r", "\\r")
         if isinstance(cell, str)
@@ -32,7 +29,7 @@ def harmless(row: Iterable[object]) -> list[object]:
 
 
 def csv_text(run: Run, samples: Sequence[Sample]) -> str:
-    """One row per process, with its phases: the raw values, for a spreadsheet or a data frame."""
+    """One row per timed process, of any status, with its phases."""
     by_id = {case.case: case for case in run.cases}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -1,7 +1,6 @@
-"""One self-contained HTML page for a run: the answer, the figures, the table, the protocol.
+"""The HTML page of a run (answer, figures, table, protocols), and its part for a notebook.
 
-Works offline and without a script: pictures are SVG made here, and the script only adds filtering,
-sorting and a theme that is remembered.
+Self-contained, and readable without its script, which adds filtering, sorting and a stored theme.
 """
 
 from __future__ import annotations
@@ -12,15 +11,20 @@ from html import escape
 from firstlight.present.document import contents, document, masthead, packaged
 from firstlight.present.quantities import counted, size
 from firstlight.records import JsonObject, Run, Sample
-from firstlight.report import answer, blocks, protocols, table, warm
+from firstlight.report import amortisation, answer, blocks, protocols, table, warm
 from firstlight.report.admission import Workload, admit, flag
 
-#: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
+#: Blocks that are unfolded when the page opens.
 _UNFOLDED = 3
+_NOTEBOOK_COLUMNS = ("cold", "n", "warm", "class", "break-even")
+_NOTEBOOK_WIDTH = 720.0
+#: Pixels around the table, of a row, and around a figure: a notebook does not fit the height of a
+#: frame to its content.
+_HEAD, _ROW, _FIGURE = 150, 36, 70
 
 
 def render(run: Run, samples: Sequence[Sample]) -> str:
-    """The page of `run`; `samples` are its processes, of which the timed ones are drawn."""
+    """The page of `run`; `samples` are its processes."""
     workloads = admit(run, samples)
     everything = {name: own for w in workloads for name, own in w.samples.items()}
     points = warm.points_per_process(everything)
@@ -36,8 +40,9 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
         f'<section id="answer"><h2>The answer</h2>{cards}</section>'
         f'<section id="figures" aria-label="Figures">{figures}</section>'
         f'<section id="all-cases"><h2>All cases</h2>{table.table(workloads)}</section>'
-        '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal before two '
-        f"numbers may be compared. What all cases of a workload share is said once.</p>{rules}"
+        '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal for two '
+        "numbers to be comparable. Values shared by all cases of a workload appear once.</p>"
+        f"{rules}"
         f"</section>{_environment(run)}"
         f'<section id="method"><h2>Method</h2><div class="prose">\n{method}</div></section></main>'
     )
@@ -45,8 +50,28 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
     return document(f"Firstlight: {run.id}", body, script=script)
 
 
+def notebook_html(run: Run, samples: Sequence[Sample]) -> str:
+    """Markup for a notebook's output, in a frame that separates its styles from the notebook's."""
+    workloads = admit(run, samples)
+    drawn = [w for w in workloads if amortisation.curves(w.cases)]
+    curves = "".join(
+        f'<figure id="{w.anchor}"><h3>{answer.title_of(w)}: total time by calls</h3>'
+        f"{amortisation.draw(w, _NOTEBOOK_WIDTH)}</figure>"
+        for w in drawn
+    )
+    body = f"<main>{table.table(workloads, _NOTEBOOK_COLUMNS)}{curves}</main>"
+    page = document(f"Firstlight: {run.id}", body)
+    heights = [amortisation.height_of(len(w.cases)) for w in drawn]
+    # Figures may be drawn up to 15 % larger than designed.
+    height = _HEAD + _ROW * len(run.cases) + sum(_FIGURE + 1.15 * own for own in heights)
+    return (
+        f'<iframe srcdoc="{escape(page)}" title="Firstlight run {escape(run.id)}" '
+        f'style="width:100%;height:{height:.0f}px;border:0"></iframe>'
+    )
+
+
 def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
-    """Title, when, where, with what, and what must be known before any number is read."""
+    """Title, time, machine, software, and warnings."""
     cases = [case for workload in workloads for case in workload.cases]
     troubled = sum(1 for case in cases if flag(case))
     facts = [
@@ -73,7 +98,7 @@ def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
 
 
 def _when(moment: str, since: str = "") -> str:
-    """'2026-03-01 09:15 UTC' from ISO 8601; of the same day only the time."""
+    """'2026-03-01 09:15 UTC' from ISO 8601; only the time if `since` is of the same day."""
     day, _, clock = moment.partition("T")
     if not clock:
         return escape(moment)
@@ -82,13 +107,13 @@ def _when(moment: str, since: str = "") -> str:
 
 
 def _at(facts: JsonObject, group: str, name: str) -> object:
-    """One fact of a group; None where it was not recorded."""
+    """One fact of a group; None if not recorded."""
     found = facts.get(group)
     return found.get(name) if isinstance(found, Mapping) else None
 
 
 def _machine(host: JsonObject) -> str:
-    """CPU, cores, memory, accelerator and operating system: what is known of them."""
+    """CPU, cores, memory, accelerators and operating system, as far as recorded."""
     cores = _at(host, "cpu", "usable_cores") or _at(host, "cpu", "logical_cores")
     memory = host.get("memory_bytes")
     gpus = [str(gpu["name"]) for gpu in host.get("gpus") or ()]
@@ -114,7 +139,7 @@ def _software(run: Run) -> str:
 
 
 def _contents(workloads: Sequence[Workload]) -> str:
-    """Links to every part, and the box that filters cases."""
+    """Links to all parts, and the box that filters cases."""
     places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
     places += [("environment", "Environment"), ("method", "Method")]
     places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
@@ -122,7 +147,7 @@ def _contents(workloads: Sequence[Workload]) -> str:
 
 
 def _environment(run: Run) -> str:
-    """The machine, the harness and the settings, as they were recorded."""
+    """Host, harness and settings, as recorded."""
     parts = {"Host": run.host, "Harness": run.harness, "Settings": run.settings}
     trees = "".join(
         f'<div class="tree"><h3>{name}</h3>{protocols.tree(value)}</div>'

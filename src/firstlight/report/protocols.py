@@ -1,4 +1,4 @@
-"""The protocol beside every number: a line under each figure, and all of it at the end."""
+"""The protocols of a page: a line under each figure, and all fields at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Reader = Callable[[CaseSummary], str | None]
 
 
 def _of(field: str) -> Reader:
-    """The field up to its colon: what follows explains, and stands with the whole protocol."""
+    """Reads a field of the protocol up to its colon; the rest is an explanation."""
 
     def read(case: CaseSummary) -> str | None:
         value = getattr(case.protocol, field) if case.protocol else None
@@ -42,7 +42,7 @@ _PROCESSES: Mapping[str, Reader] = {
     "interval": _confidence,
     "sync": _of("sync"),
 }
-#: What is said under a figure of cold starts, of both, and of warm calls.
+#: Shown under figures of cold starts, of both, and of warm calls.
 COLD: Mapping[str, Reader] = {
     "cache": lambda case: case.cache,
     "process": _of("cold_process"),
@@ -65,7 +65,7 @@ WARM: Mapping[str, Reader] = {
 
 
 def essentials(cases: Sequence[CaseSummary], readers: Mapping[str, Reader]) -> str:
-    """One line: what all cases share, and for what they do not, who has which."""
+    """A line of values shared by all cases; values that differ are listed with their cases."""
     shown = [c for c in cases if c.protocol is not None]
     values = {name: _shared_or_listed(shown, read) for name, read in readers.items()}
     items = [f"<span><b>{name}</b> {value}</span>" for name, value in values.items() if value]
@@ -91,14 +91,14 @@ def _shared_or_listed(cases: Sequence[CaseSummary], read: Reader) -> str:
 
 
 def _named_by(value: str, names: Sequence[str]) -> bool:
-    """Whether the labels already say it: jax-jit/warm needs no '(jax-jit/warm)' behind 'warm'."""
+    """Whether the labels contain the value: 'warm' needs no '(jax-jit/warm)' after it."""
     return all(
         name.endswith(f"/{value}") or (value == "none" and "/" not in name) for name in names
     )
 
 
 def full(workload: Workload) -> str:
-    """Every field of the protocols of a workload, with equal values said once."""
+    """A table of all protocol fields of a workload; equal values appear once."""
     cases = [c for c in workload.cases if c.protocol is not None]
     missing = ", ".join(label(c) for c in workload.cases if c.protocol is None)
     note = f"<p>No protocol, so no number: {escape(missing)}.</p>" if missing else ""
@@ -126,7 +126,7 @@ def _field_cell(cases: Sequence[CaseSummary], field: str) -> str:
 
 
 def tree(value: object) -> str:
-    """Nested mappings and lists as nested definition lists; scalars as text, all escaped."""
+    """Any JSON value as markup: mappings as nested definition lists, scalars as escaped text."""
     value = to_json(value)
     if isinstance(value, dict):
         if not value:
@@ -140,7 +140,7 @@ def tree(value: object) -> str:
 
 
 def _branch(key: str, value: object) -> str:
-    """A pair on one line, or a heading over what is itself a mapping."""
+    """A key with its value; the key is a heading if the value is a mapping."""
     group = ' class="group"' if isinstance(value, dict) and value else ""
     shown = tree(value)
     if key.endswith("_bytes") and isinstance(value, int):
@@ -149,7 +149,7 @@ def _branch(key: str, value: object) -> str:
 
 
 def _inline(value: object) -> str:
-    """A flat mapping on one line, or nothing for what is deeper: lists of arrays stay readable."""
+    """A flat mapping on one line; '' for any other value."""
     if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
         return ""
     return ", ".join(f"<i>{escape(str(k))}</i> {escape(_scalar(v))}" for k, v in value.items())

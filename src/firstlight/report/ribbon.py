@@ -1,4 +1,4 @@
-"""Who has cost least after N calls: a band along a logarithmic axis of N."""
+"""The ribbon: the case with the least total time after N calls, along a logarithmic axis of N."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH, _BAR, _ABOVE = 400.0, 26.0, 16.0
 
 
 def draw(group: PolicyGroup, workload: Workload) -> str:
-    """The ribbon with its caption, or nothing where there is nobody to compare."""
+    """The ribbon with its caption; '' if there is nothing to compare."""
     found = cheapest_spans(group)
     if len(group.entrants) < 2 or not group.decided or not found:
         return ""
@@ -49,7 +49,7 @@ def _room(span: CheapestSpan) -> float:
 
 
 def _last(found: Sequence[CheapestSpan]) -> float:
-    """The end of the axis: late enough that the last span has room for its name."""
+    """The end of the axis, chosen so that the last span has room for its name."""
     start = math.log10(found[-1].first_call) * (_WIDTH - 8)
     room = _WIDTH - 8 - _room(found[-1]) - 4
     return 10.0 ** next((last for last in range(3, 15) if start / last < room), 15)
@@ -58,7 +58,7 @@ def _last(found: Sequence[CheapestSpan]) -> float:
 def _segment(
     span: CheapestSpan, start: float, end: float, top: float, taken: list[tuple[float, float]]
 ) -> str:
-    """A stretch of the bar with its name inside it, or above where that is free."""
+    """A span of the bar with its name inside, or above if there is room."""
     name, middle, room = label(span.case), (start + end) / 2, _room(span)
     tip = tooltip(f"{name}: least total time from {quantities.count(span.first_call)} calls on")
     box = rectangle(start, top, end - start, _BAR, "cheapest", tip)
@@ -70,7 +70,7 @@ def _segment(
 
 
 def _free(at: float, half: float, taken: list[tuple[float, float]]) -> bool:
-    """Claim the room around `at` if no earlier label has it."""
+    """Reserve the space around `at`, unless it is taken."""
     if any(at - half < b and at + half > a for a, b in taken):
         return False
     taken.append((at - half, at + half))

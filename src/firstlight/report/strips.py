@@ -1,8 +1,8 @@
-"""Every process as a dot: the distribution behind each median.
+"""Strips: every process as a dot, to show the distribution behind each median.
 
-All rows share one axis, the ratio to the case's own median, so that a noisy case looks noisy beside
-a quiet one whatever their speeds. Height within a row is not jitter: it is the place in the run, so
-a drift leans and two regimes that alternate do not look like two that follow each other.
+All rows share one axis, the ratio to the case's median, so that noise is comparable between fast
+and slow cases. The height within a row is the position in the run, not jitter: it shows drifts, and
+whether two regimes alternate or follow each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PERCENTS = (0, 100, -50, 10, -10, 20, -20, 50, 400, 5, -5, 2, -2, 1, -1, 900, 2
 def draw(workload: Workload, width: float) -> str:
     """The strips of the cases that have a number, at one design width."""
     rows = [(c, c.cold_seconds) for c in workload.cases if c.cold_seconds is not None]
-    ratios = [0.95, 1.05]  # at least 5 % to both sides, and every process and interval
+    ratios = [0.95, 1.05]  # the axis covers these, and all processes and intervals
     for case, cold in rows:
         ends = [cold.low, cold.high] if quantities.has_interval(cold) else []
         ends += [seconds for _, seconds in _totals(case, workload)]
@@ -45,7 +45,7 @@ def draw(workload: Workload, width: float) -> str:
 
 
 def _totals(case: CaseSummary, workload: Workload) -> list[tuple[int, float]]:
-    """(place in the run, seconds to the first result) of every process of a case."""
+    """(position in the run, seconds to the first result) for every process of a case."""
     return [
         (s.order, s.cold.total_seconds)
         for s in workload.samples.get(case.case, ())
@@ -103,12 +103,12 @@ def _row(
 def _dots(
     drawn: list[tuple[int, float, float]], scale: Logarithmic, top: float, hover: bool
 ) -> str:
-    """A phone has no pointer to rest on a dot, so there the dots go without their titles."""
+    """The dots; `hover` adds tooltips, which phones cannot show."""
     step = _STRIP / max(len(drawn) - 1, 1)
     dots = []
     for i, (order, seconds, ratio) in enumerate(drawn):
-        place = f"process {i + 1} of {len(drawn)}, {order} in the run"
-        tip = tooltip(f"{place}: {quantities.seconds(seconds)}") if hover else ""
+        position = f"process {i + 1} of {len(drawn)}, {order} in the run"
+        tip = tooltip(f"{position}: {quantities.seconds(seconds)}") if hover else ""
         y = top + (i * step if len(drawn) > 1 else _STRIP / 2)
         dots.append(f'<circle cx="{number(scale(ratio))}" cy="{number(y)}" r="2.6">{tip}</circle>')
     return "".join(dots)

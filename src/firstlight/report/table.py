@@ -1,4 +1,4 @@
-"""All cases in one table: every number of the summary, with its exact value kept in the cell."""
+"""The table of all cases: every number of the summaries, with its exact value in the cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firstlight.report.bars import phase_name
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it sorts by, and its tooltip."""
+    """A cell: its text, the value it sorts by, and its tooltip."""
 
     shown: str = quantities.ABSENT
     value: float | str | None = None
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading under its group, and how to read a case."""
+    """A column: its group, key and heading, and how to read its cell from a case."""
 
     group: str
     key: str
@@ -123,7 +123,7 @@ def _cache(case: CaseSummary) -> Cell:
 
 
 def _columns(cases: Sequence[CaseSummary]) -> list[Column]:
-    """The columns of this run: of phases and devices only those that some case has."""
+    """The columns for these cases: all known phases, further ones, and device memory if used."""
     extra = dict.fromkeys(p for c in cases for p in c.phases_seconds if p not in PHASES)
     found = [
         Column("cold start", "cold", "total [interval]", lambda c: _estimate(c.cold_seconds)),
@@ -148,7 +148,7 @@ def _columns(cases: Sequence[CaseSummary]) -> list[Column]:
 
 
 def table(workloads: Sequence[Workload], keys: Sequence[str] | None = None) -> str:
-    """The table in its own scrolling box; `keys` names the columns where not all are wanted."""
+    """The table in a scrolling box; `keys` selects columns."""
     cases = [case for workload in workloads for case in workload.cases]
     shown = [c for c in _columns(cases) if keys is None or c.key in keys]
     rows = "".join(_row(c, w, shown) for w in workloads for c in w.cases)
@@ -191,7 +191,7 @@ def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
 
 
 def _cell(column: Column, cell: Cell) -> str:
-    label = escape(f"{column.group}: {column.heading}")  # away from its group
+    label = escape(f"{column.group}: {column.heading}")  # shown on narrow screens
     value = "" if cell.value is None else f' data-value="{escape(str(cell.value))}"'
     tip = f' title="{escape(cell.tip)}"' if cell.tip else ""
     word = "flagged" if cell.flagged else "absent" if cell.shown == quantities.ABSENT else ""

@@ -1,4 +1,4 @@
-"""A run and a machine as tables on the terminal."""
+"""Tables of a run and of a machine on the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven":
 
 
 def print_run(run: Run, console: Console | None = None) -> None:
-    """One table per workload and size, then the protocol that all numbers stand under."""
+    """Print one table per workload and size, then the common protocol and the warnings."""
     console = console or Terminal()
     _print_tables(run, console, after="\n")
     console.print(_protocol(run), style="dim")
@@ -27,7 +27,7 @@ def print_run(run: Run, console: Console | None = None) -> None:
 
 
 def run_tables(run: Run) -> str:
-    """The tables as plain text, without what every number stands under."""
+    """The tables as plain text, without protocol and warnings."""
     out = io.StringIO()
     _print_tables(run, Console(file=out, width=110, no_color=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
@@ -48,7 +48,7 @@ def _print_notes(warnings: Sequence[str], console: Console) -> None:
 
 
 def _essentials(cases: Sequence[CaseSummary]) -> str:
-    """What was computed on, as far as the cases of a table share it."""
+    """The parameters and data of a table's cases."""
     protocol = next((case.protocol for case in cases if case.protocol), None)
     if protocol is None:
         return ""
@@ -70,7 +70,7 @@ def _steady_class(case: CaseSummary) -> str:
 
 
 def _largest_phase(case: CaseSummary) -> str:
-    """The phase that takes most of the time to the first result, with its share."""
+    """The longest phase, with its share of the time to first result."""
     if case.cold_seconds is None:
         return ""
     known = {p: s for p in PHASES if (s := case.phases_seconds.get(p)) is not None}
@@ -87,7 +87,7 @@ def _break_even(even: BreakEven | None) -> str:
     return quantities.unbroken(f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}")
 
 
-#: Columns with the width of the terminal from which on they are shown.
+#: Columns: name, minimum width of the terminal, and how to read a cell.
 _COLUMNS: tuple[tuple[str, int, Callable[[CaseSummary], str]], ...] = (
     ("backend", 0, lambda c: escape(c.backend)),
     ("cache", 0, lambda c: c.cache),
@@ -106,13 +106,13 @@ def _table(title: str, cases: Sequence[CaseSummary], width: int) -> Table:
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
     )
-    shown = [(name, cell) for name, least, cell in _COLUMNS if width >= least]
+    shown = [(name, cell) for name, minimum, cell in _COLUMNS if width >= minimum]
     for name, _ in shown:
         right = name in _NUMBERS
         table.add_column(name, justify="right" if right else "left", no_wrap=width >= 104)
     table.add_column("status")
     for case in cases:
-        # Without a protocol no number is printed, only what names the case.
+        # Without a protocol, only backend and cache are printed.
         printed = shown if case.protocol is not None else shown[:2]
         cells = [cell(case) for _, cell in printed] + [""] * (len(shown) - len(printed))
         table.add_row(*cells, case.status, style=_STATUS_STYLE.get(case.status, "red"))
@@ -147,13 +147,13 @@ def _counted(case: CaseSummary) -> str:
 
 
 def _protocol(run: Run) -> str:
-    least = min((c.cold_seconds.confidence for c in run.cases if c.cold_seconds), default=0.0)
-    level = f" with exact intervals of {least:.1%} or more" if least >= 0.5 else ""
+    lowest = min((c.cold_seconds.confidence for c in run.cases if c.cold_seconds), default=0.0)
+    level = f" with exact intervals of at least {lowest:.1%}" if lowest >= 0.5 else ""
     levels = [c.break_even_calls.confidence for c in run.cases if c.break_even_calls]
-    pays = f"Pays after calls: intervals that hold with at least {min(levels, default=0):.1%}. "
+    pays = f"Pays after calls: intervals of at least {min(levels, default=0):.1%}. "
     return (
         f"Median over processes{level}. First result: fresh "
-        "process, from spawn to the first synchronised result, every process counted. Warm call: "
+        "process, from spawn to the first synchronised result, no process dropped. Warm call: "
         f"the same process afterwards, synchronised, steady part. {pays if levels else ''}"
         f"Timed processes: {sum(case.processes_ok for case in run.cases)}; "
         f"cases: {len(run.cases)}. "
@@ -167,7 +167,7 @@ def print_system(
     warnings: Sequence[str],
     console: Console | None = None,
 ) -> None:
-    """What is recorded of the machine, as one table."""
+    """Print what is recorded of the machine, as one table."""
     console = console or Terminal()
     table = Table(show_header=False, pad_edge=False, box=None)
     for key, value in _flat({"harness": harness, **host}):

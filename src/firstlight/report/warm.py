@@ -1,4 +1,4 @@
-"""Every call after the first result, in order: one small panel per case."""
+"""Panels of warm calls: every call after the first result in order, one panel per case."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from firstlight.records import CaseSummary, Sample, WarmEstimate
 from firstlight.report.admission import Workload, badge
 
 _WIDTH, _HEIGHT = 320.0, 132.0
-#: Points that the whole page may spend on calls: at 9 bytes each, a fifth of its 3 MB.
+#: Calls drawn on the whole page: at 9 bytes each, a fifth of its 3 MB.
 PAGE_POINTS = 60_000
-_FEWEST = 16
+_MIN_POINTS = 16  # per process
 
 
 def points_per_process(samples: Mapping[str, Sequence[Sample]]) -> int:
-    """How many calls of each process may be drawn so that the page stays small."""
+    """The number of calls per process that may be drawn, to limit the size of the page."""
     series = sum(1 for own in samples.values() for s in own if s.warm is not None)
-    return max(_FEWEST, PAGE_POINTS // max(series, 1))
+    return max(_MIN_POINTS, PAGE_POINTS // max(series, 1))
 
 
 def thinned(values: Sequence[float], limit: int) -> list[tuple[int, float]]:
-    """(call number from 1, seconds), at most `limit` of them.
+    """At most `limit` calls as (number from 1, seconds).
 
-    Calls are put into stretches of equal width on the logarithmic axis, and each stretch keeps its
-    fastest and its slowest call: a spike cannot be thinned away.
+    Calls are grouped into stretches of equal width on the logarithmic axis, and each stretch keeps
+    its fastest and its slowest call, so that no spike is lost.
     """
     calls = [(i, v) for i, v in enumerate(values, start=1) if math.isfinite(v) and v > 0]
     if len(calls) <= limit:
@@ -42,24 +42,24 @@ def thinned(values: Sequence[float], limit: int) -> list[tuple[int, float]]:
 
 @lru_cache
 def _stretches(length: int, wanted: int) -> tuple[tuple[int, int], ...]:
-    """At most `wanted` pieces of range(length), of equal width in the logarithm of the call."""
+    """At most `wanted` pieces of range(length), equally wide on a logarithmic axis."""
     ends = (round((length + 1) ** (i / wanted)) - 1 for i in range(1, wanted + 1))
     return tuple(pairwise(sorted({0, *ends, length})))
 
 
 def is_thinned(samples: Sequence[Sample], limit: int) -> bool:
-    """Whether some process of these has more calls than are drawn."""
+    """Whether a process has more calls than are drawn."""
     return any(s.warm is not None and len(s.warm.call_seconds) > limit for s in samples)
 
 
 def draw(workload: Workload, limit: int) -> str:
-    """A grid of panels, for the cases with warm calls."""
+    """A grid of panels of the cases with warm calls."""
     panels = "".join(_panel(case, workload, limit) for case in drawn(workload))
     return f'<div class="panels">{panels}</div>'
 
 
 def drawn(workload: Workload) -> list[CaseSummary]:
-    """The cases with warm calls, also those that never settled and so have no median."""
+    """The cases with warm calls, including those without a steady state."""
     return [
         case
         for case in workload.cases
@@ -88,9 +88,10 @@ def _panel(case: CaseSummary, workload: Workload, limit: int) -> str:
 
 def _number(warm: WarmEstimate | None) -> str:
     if warm is None:
-        return "no one number stands for these calls"
+        return "no single number represents these calls"
     shown, span = quantities.interval(warm)
-    return f'<span class="nowrap">{shown} a call <span class="iv">{span}</span> n={warm.n}</span>'
+    interval = f'<span class="iv">{span}</span>'
+    return f'<span class="nowrap">{shown} per call {interval} n={warm.n}</span>'
 
 
 def _plot(warm: WarmEstimate | None, series: Sequence[Sequence[tuple[int, float]]]) -> str:
@@ -100,7 +101,7 @@ def _plot(warm: WarmEstimate | None, series: Sequence[Sequence[tuple[int, float]
     if not values:
         return ""
     centre = math.sqrt(min(values) * max(values))
-    # At least a factor of 1.5, or the noise of a quiet case would fill its panel.
+    # At least a factor of 1.5, so that the noise of a quiet case does not fill its panel.
     spread = max(max(values) / min(values), 1.5) ** 0.5 * 1.04
     last = max((points[-1][0] for points in series), default=10)
     x = Logarithmic(1, max(last, 2), 48, _WIDTH - 6)
@@ -116,9 +117,9 @@ def _plot(warm: WarmEstimate | None, series: Sequence[Sequence[tuple[int, float]
 
 
 def _path(points: Sequence[tuple[int, float]], x: Logarithmic, y: Logarithmic) -> str:
-    """Dots as strokes of no length with round ends, in relative steps on a half-pixel grid.
+    """A path of zero-length strokes with round ends, in relative steps on a half-pixel grid.
 
-    A circle for each call would take ten times the bytes.
+    Circles would take ten times the bytes.
     """
     places = [(0, 0), *((round(x(call) * 2), round(y(seconds) * 2)) for call, seconds in points)]
     steps = ((number((c - a) / 2), number((d - b) / 2)) for (a, b), (c, d) in pairwise(places))

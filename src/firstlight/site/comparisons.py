@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from firstlight.compare.quantities import of_sample
+from firstlight.compare.quantities import sample_times
 from firstlight.compare.runs import Measured, NotComparableError, RunsReport, compare_runs
 from firstlight.records import Run, Sample, WarmCalls
 from firstlight.site.snapshot_facts import Facts
@@ -86,6 +86,6 @@ def _reduced(sample: Sample) -> Sample:
     warm = sample.warm
     if warm is None or not warm.call_seconds:
         return sample
-    level = of_sample(sample).get("warm_call_seconds", 0.0)
+    level = sample_times(sample).get("warm_call_seconds", 0.0)
     batch = (median(warm.batch_seconds),) if warm.batch_seconds else ()
     return replace(sample, warm=WarmCalls((level,), warm.batch_calls, batch))

@@ -1,1 +1,1 @@
-"""From samples to statements: intervals, steady states, break-even. No process, no clock."""
+"""Statistics of samples: intervals, steady states, break-even, effects. No process, no clock."""

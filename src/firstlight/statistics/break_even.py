@@ -1,7 +1,7 @@
-"""After how many calls does compiling pay? Total time against number of calls, and its crossing.
+"""Break-even: the number of calls after which a compiled case has cost less than an uncompiled one.
 
 The total of n calls is `cold + (n - 1) * warm`: the first result in a fresh process, then n - 1
-steady calls. The compiled case overtakes at the smallest n where its total is the lower one.
+steady calls. The break-even is the smallest n at which the compiled case has the lower total.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from firstlight.statistics.intervals import median_estimate
 
 @dataclass(frozen=True)
 class Costs:
-    """Cold totals and warm medians of a case, in seconds, one value per process."""
+    """Cold totals and warm levels of a case, in seconds, one value per process."""
 
     cold: Sequence[float]
     warm: Sequence[float]
 
 
 def crossing(cold: float, warm: float, other_cold: float, other_warm: float) -> float:
-    """Calls from which (cold, warm) has cost less than the other one; infinity for never."""
+    """The first call at which (cold, warm) has the lower total; infinity if never."""
     if cold < other_cold:
         return 1.0
     if warm >= other_warm:
@@ -32,28 +32,29 @@ def crossing(cold: float, warm: float, other_cold: float, other_warm: float) -> 
 
 
 def break_even(compiled: Costs, others: Mapping[str, Costs]) -> BreakEven | None:
-    """From which call on `compiled` has cost less than every one of `others`.
+    """The break-even of `compiled` against all of `others`; None with too few processes.
 
-    Each median's interval misses with its own small probability. By the union bound, whatever
-    depends on what, a statement that uses several of them misses with at most the sum.
+    Its confidence is a union bound: the intervals of the medians miss with at most the sum of their
+    own probabilities, however they depend on each other.
     """
     own, rivals = _medians(compiled), {name: _medians(other) for name, other in others.items()}
-    missed = _missed(own) + sum(map(_missed, rivals.values()))
-    if not others or missed > 0.5:  # so few processes that the interval would say nothing
+    miss = _miss_probability(own) + sum(map(_miss_probability, rivals.values()))
+    if not others or miss > 0.5:  # too few processes for a useful interval
         return None
     found = {name: _crossings(own, rival) for name, rival in rivals.items()}
     against = max(found, key=lambda name: found[name][0])
     calls, low, high = (max(one[end] for one in found.values()) for end in range(3))
+    own_miss = _miss_probability(own)
     return BreakEven(
-        calls=_word(calls),
-        low=_word(low),
-        high=_word(high),
-        confidence=max(0.0, 1 - missed),
+        calls=_count_or_never(calls),
+        low=_count_or_never(low),
+        high=_count_or_never(high),
+        confidence=max(0.0, 1 - miss),
         against=against,
         by_backend={
             name: {
-                **dict(zip(("calls", "low", "high"), map(_word, ends), strict=True)),
-                "confidence": max(0.0, 1 - _missed(own) - _missed(rivals[name])),
+                **dict(zip(("calls", "low", "high"), map(_count_or_never, ends), strict=True)),
+                "confidence": max(0.0, 1 - own_miss - _miss_probability(rivals[name])),
             }
             for name, ends in found.items()
         },
@@ -61,23 +62,23 @@ def break_even(compiled: Costs, others: Mapping[str, Costs]) -> BreakEven | None
 
 
 def _medians(costs: Costs) -> tuple[Estimate, Estimate]:
-    """Cold and warm; four such intervals, of a compiled case and one rival, leave 95 %."""
+    """Cold and warm median; the four intervals of a case and one rival hold together with 95 %."""
     confidence = 1 - 0.05 / 4
     return median_estimate(costs.cold, confidence), median_estimate(costs.warm, confidence)
 
 
-def _missed(medians: tuple[Estimate, Estimate]) -> float:
-    """How often at most one of the two intervals fails to contain its median."""
+def _miss_probability(medians: tuple[Estimate, Estimate]) -> float:
+    """An upper bound of the probability that either interval fails to contain its median."""
     return sum(1 - found.confidence for found in medians)
 
 
 def _crossings(
     own: tuple[Estimate, Estimate], rival: tuple[Estimate, Estimate]
 ) -> tuple[float, float, float]:
-    """One crossing with its interval.
+    """(crossing, low, high) against one rival.
 
-    The crossing grows with the compiled case's times and falls with the rival's, so its extremes
-    lie at the ends of the four medians' intervals.
+    The crossing increases with the compiled case's times and decreases with the rival's, so its
+    extremes lie at the ends of the four intervals.
     """
     (c, w), (oc, ow) = own, rival
     return (
@@ -87,5 +88,5 @@ def _crossings(
     )
 
 
-def _word(calls: float) -> int | str:
+def _count_or_never(calls: float) -> int | str:
     return "never" if math.isinf(calls) else int(calls)

@@ -1,12 +1,11 @@
-"""How much do two measurements of the same thing differ? Thresholds from A/A runs.
+"""Calibration: thresholds from A/A runs, which measure the same program on both sides.
 
-An A/A run puts the same program on both sides. After K of them, the ⌈(K + 1)(1 - α)⌉-th smallest
-ratio is exceeded by the next A/A ratio with probability α at most, whatever their distribution, if
-only the next run is like those before (Vovk et al., *Algorithmic Learning in a Random World*,
-2005). So many are needed: K ≥ 19 for 5 %.
+After K runs, the ⌈(K + 1)(1 - α)⌉-th smallest ratio is exceeded by the next A/A ratio with
+probability at most α. This holds for any distribution, if the next run is exchangeable with those
+before (Vovk et al., *Algorithmic Learning in a Random World*, 2005). It needs K ≥ 19 for 5 %.
 
-Ratios are folded at 1 (0.97 counts as 1 / 0.97), because the sides of an A/A run have no order: a
-threshold then bounds changes in either direction, with probability α for both together.
+Ratios below 1 are inverted (0.97 counts as 1 / 0.97), because the sides of an A/A run have no
+order. The threshold thus bounds changes in both directions, with probability α for both together.
 """
 
 from __future__ import annotations
@@ -24,32 +23,31 @@ SCHEMA_VERSION = 1
 
 
 class CalibrationError(FirstlightError):
-    """The file is damaged, or was made for another class of machine."""
+    """A calibration file is damaged, or was made on another class of machine."""
 
 
 @dataclass(frozen=True)
 class AAResult:
-    """What one A/A run gave for one quantity of one case."""
+    """The result of one A/A run for one quantity of one case."""
 
     case: str
     quantity: str
-    ratio: float  # head / base, though both are the same
+    ratio: float  # head / base
     rounds: int
-    measured_at: str  # the same for all results of a run
+    measured_at: str  # identifies the run
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A ratio that an A/A comparison exceeds, in either direction, with probability α at most."""
+    """A ratio that an A/A comparison exceeds, in either direction, with probability at most α."""
 
     ratio: float
-    k: int  # A/A ratios that it comes from
-    source: str  # in words
+    source: str  # for people
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Every A/A result of one class of machine: the content of a calibration file."""
+    """All A/A results on one class of machine: the contents of a calibration file."""
 
     machine_class: str
     alpha: float
@@ -58,11 +56,11 @@ class Thresholds:
     schema_version: int = SCHEMA_VERSION
 
     def of(self, case: str, quantity: str, rounds: int) -> Threshold | None:
-        """The threshold for a comparison over so many rounds; None after too few A/A runs.
+        """The threshold for a comparison over `rounds` rounds; None with too few A/A runs.
 
-        A case that has enough ratios of its own is judged by them; otherwise those of all cases
-        are pooled, and the rate holds for a case drawn from them, not for the noisiest one. Runs of
-        more rounds than the comparison has would promise too much and are left out.
+        The ratios of the case itself are used if there are enough of them. Otherwise those of all
+        cases are pooled: α then holds for a random one of these cases, not for the noisiest. A/A
+        runs of more rounds are less noisy than the comparison, so they are left out.
         """
         fitting = [r for r in self.results if r.quantity == quantity and r.rounds <= rounds]
         own = [r.ratio for r in fitting if r.case == case]
@@ -70,19 +68,19 @@ class Thresholds:
         for ratios, words in ((own, "of this case"), (every, "of all cases")):
             found = threshold(ratios, self.alpha)
             if found is not None:
-                return Threshold(found, len(ratios), f"{len(ratios)} A/A ratios {words}")
+                return Threshold(found, f"{len(ratios)} A/A ratios {words}")
         return None
 
     def with_results(self, results: Sequence[AAResult]) -> Thresholds:
-        """With new results added; those that are already there are not counted twice."""
+        """A copy with new results added; duplicates count once."""
         return replace(self, results=tuple(dict.fromkeys([*self.results, *results])))
 
 
 def threshold(ratios: Sequence[float], alpha: float) -> float | None:
-    """The ⌈(K + 1)(1 - α)⌉-th smallest of K folded ratios; None if K is too small for α."""
+    """The ⌈(K + 1)(1 - α)⌉-th smallest of K ratios, all taken as ≥ 1; None if K is too small."""
     if any(not math.isfinite(r) or r <= 0 for r in ratios):
         raise ValueError("A/A ratios are positive numbers")
-    # Without the small number, 20 · 0.95 would come out above 19, and one run too few.
+    # 1e-9, because 20 * (1 - 0.05) rounds to more than 19.
     rank = math.ceil((len(ratios) + 1) * (1 - alpha) - 1e-9)
     if rank > len(ratios):
         return None
@@ -90,12 +88,12 @@ def threshold(ratios: Sequence[float], alpha: float) -> float | None:
 
 
 def min_results(alpha: float) -> int:
-    """The fewest A/A ratios that give a threshold: 19 for 5 %."""
+    """The smallest number of A/A ratios that gives a threshold: 19 for 5 %."""
     return math.ceil(1 / alpha - 1 - 1e-9)
 
 
 def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
-    """The calibration in `path`, refused if made on another class of machine (None: any)."""
+    """Load a calibration; refuse it if made on another class of machine (None: any)."""
     data = load_object(path)
     if data.get("schema") != SCHEMA:
         raise CalibrationError(
@@ -123,6 +121,6 @@ def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
 
 
 def save_thresholds(path: Path, thresholds: Thresholds) -> None:
-    """Rewrite the whole file atomically; merging is `with_results`."""
+    """Replace the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, thresholds, schema="calibration-1.schema.json")

@@ -1,4 +1,7 @@
-"""Samples of a run to one `CaseSummary` per case: what can be said about it, and what cannot."""
+"""Summarises the samples of a run to one `CaseSummary` per case.
+
+Every text here is part of a published summary: other words need a new `steady_state.METHOD`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,8 @@ from firstlight.statistics.break_even import Costs, break_even
 from firstlight.statistics.intervals import median, median_estimate
 from firstlight.statistics.steady_state import METHOD, SteadyState, classify, level, spread
 
-#: From bad to worse: a case is as good as its worst process.
+#: In increasing order. A case has the status of its worst process.
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
-
 
 _COLD_PROCESS = "fresh: one process a sample, from spawn to the first synchronised result"
 _WARM_PROCESS = "persistent: the same process goes on after its first result"
@@ -32,11 +34,11 @@ _WARM_WINDOW = "the call and its synchronisation, arguments in place"
 
 @dataclass(frozen=True)
 class _Measured:
-    """A sample with the steady state of its calls, found once."""
+    """A sample with the steady state of its warm calls, both null without such calls."""
 
     sample: Sample
-    state: SteadyState | None  # None without warm calls
-    level: float | None  # seconds per call at the end: of the steady part, or the last quarter
+    state: SteadyState | None
+    level: float | None  # seconds per call, see `steady_state.level`
 
     @classmethod
     def of(cls, sample: Sample, method: int) -> _Measured:
@@ -49,12 +51,12 @@ class _Measured:
 def summarise(
     cases: Sequence[Case], samples: Iterable[Sample], processes: int, method: int = METHOD
 ) -> tuple[CaseSummary, ...]:
-    """Summaries in the order of `cases`, as the statistics of that method make them."""
+    """Summaries in the order of `cases`; `method` is that of `steady_state.METHOD` to use."""
     by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
     for sample in samples:
         by_case[sample.case].append(_Measured.of(sample, method))
     summaries = [_summary(c, by_case[c.id], processes) for c in cases]
-    # Only what is published itself may enter a comparison.
+    # Only cases with published numbers may enter a comparison.
     costs = {
         s.case: _costs(by_case[s.case])
         for s in summaries
@@ -85,13 +87,13 @@ def _summary(case: Case, measured: Sequence[_Measured], processes: int) -> CaseS
         protocol=_protocol(case, check),
         correctness=_worst_correctness(samples),
         cache_proof=(culprit or timed[-1]).cache if timed else None,
-        # A gate repeats processes: an attempt more is a time more, and no process more.
+        # A gate repeats broken processes under the same index: attempts count as one process.
         processes_ok=len({s.index for s in timed if s.status == "ok"}),
         processes_planned=processes if case.skipped is None else 0,
         note=case.note,
     )
-    # A wrong result has no time, a time under a false label is no number, and the processes that
-    # survived a crash or a time limit are not a fair sample.
+    # No times for a wrong result or an unproven label; and the processes that survive a crash or
+    # a time limit are a biased sample.
     shown = [m for m in measured if m.sample.kind == "timed" and m.sample.cold is not None]
     if status not in ("ok", "incomplete") or not shown or summary.protocol is None:
         return summary
@@ -103,7 +105,7 @@ def _summary(case: Case, measured: Sequence[_Measured], processes: int) -> CaseS
 def _status(
     case: Case, samples: Sequence[Sample], timed: Sequence[Sample], processes: int
 ) -> tuple[str, Sample | None]:
-    """The case's status and the sample that it comes from."""
+    """The status of a case, and the sample that caused it if it is bad."""
     if case.skipped is not None:
         return "skipped", None
     worst = max(samples, key=lambda s: _SEVERITY.index(s.status), default=None)
@@ -113,7 +115,7 @@ def _status(
 
 
 def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
-    """What the culprit says, with how many processes of its kind share its fate."""
+    """The reason of the culprit, with the number of processes that ended alike."""
     if culprit is None:
         return None
     if culprit.kind != "timed":
@@ -123,7 +125,7 @@ def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
 
 
 def _protocol(case: Case, check: Sample | None) -> Protocol | None:
-    """None if the check process did not get far enough: then no number is shown."""
+    """None if the check process did not get that far: then no number is shown."""
     if check is None or "data" not in check.facts:
         return None
     facts = check.facts
@@ -132,7 +134,7 @@ def _protocol(case: Case, check: Sample | None) -> Protocol | None:
         parameters=case.parameters,
         data=tuple({k: v for k, v in item.items() if k != "bytes"} for item in facts["data"]),
         data_bytes=sum(item["bytes"] for item in facts["data"]),
-        # What is measured otherwise than by a worker says so in its facts.
+        # Set in the facts if something other than a worker process was measured.
         cold_process=facts.get("cold_process", _COLD_PROCESS),
         cold_window=PHASES,
         warm_process=facts.get("warm_process", _WARM_PROCESS),
@@ -142,7 +144,7 @@ def _protocol(case: Case, check: Sample | None) -> Protocol | None:
         threads=facts["threads"],
         precision=facts["precision"],
         seed=case.seed,
-        # The cache directory is private to the run: its path is not part of the protocol.
+        # The path of the run's private cache directory is not part of the protocol.
         environment=case_flags(case, Path("(private)")),
         bytecode="warm, like the page cache: a checking process ran before"
         if facts.get("writes_bytecode", True)
@@ -172,7 +174,7 @@ def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
     levels = [m.level for m in measured if m.level is not None]
     classes = [m.state.steady_class for m in measured if m.state is not None]
     steady_class, reason = _verdict(classes, levels)
-    # The median over processes of each one's level: the process is the unit.
+    # The process is the unit: the median over processes of their levels.
     estimate = WarmEstimate(**vars(median_estimate(levels)), steady_class=steady_class)
     return {
         "warm_call_seconds": None if reason else estimate,
@@ -186,10 +188,10 @@ def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
 
 
 def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str | None]:
-    """The class of a case, and why no single number represents its calls, if none does."""
-    restless = classes.count("no steady state")
-    if restless >= len(classes) / 2:
-        return "no steady state", f"no steady state in {restless} of {len(classes)} processes"
+    """The class of a case; and the reason, if no single number represents its calls."""
+    unsteady = classes.count("no steady state")
+    if unsteady >= len(classes) / 2:
+        return "no steady state", f"no steady state in {unsteady} of {len(classes)} processes"
     factor = spread(levels)
     if factor is not None:
         low, high = min(levels) * 1e3, max(levels) * 1e3
@@ -199,9 +201,9 @@ def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str 
 
 
 def common_class(classes: Sequence[str]) -> str:
-    """The class that at least three quarters of the processes share, else `inconsistent`.
+    """The class of at least three quarters of the processes, else `inconsistent`.
 
-    Processes that are flat and processes that become so agree on what matters: `warmup`.
+    A mixture of `flat` and `warmup` only is `warmup`: all processes end flat.
     """
     most = max(set(classes), key=lambda name: (classes.count(name), name))
     if classes.count(most) >= 0.75 * len(classes):
@@ -240,7 +242,7 @@ def _costs(measured: Sequence[_Measured]) -> Costs:
 
 
 def _rivals(case: Case, cases: Sequence[Case], costs: Mapping[str, Costs]) -> dict[str, Costs]:
-    """Uncompiled cases of the same workload and size, if possible under the same policy."""
+    """Uncompiled cases of the same workload and size by backend, preferably of the same policy."""
     rivals: dict[str, Costs] = {}
     for policy in ("none", case.cache):
         for other in cases:

@@ -1,15 +1,15 @@
-"""Two sets of numbers to one effect: a ratio, an interval for it, and an exact p-value.
+"""The effect between two sets of times: a ratio, its interval, and an exact p-value.
 
-Everything here is by ranks: nothing is assumed of the shape of the noise, and one slow process does
-not decide. Paired values (one of each side in every round) go through the sign-flip test of signed
-ranks, unpaired ones through Mann-Whitney's. Estimate, interval and p-value come from the same test:
-the interval holds those ratios that the test does not reject, and the estimate is its middle
-(Hodges and Lehmann 1963).
+All methods use ranks: they assume no shape of the noise, and a single slow process does not decide.
+Paired values (one of each side in every round) are compared with Wilcoxon's signed-rank test,
+unpaired ones with the Mann-Whitney test. Estimate, interval and p-value belong together: the
+interval contains the ratios that the test does not reject, and the estimate is its centre (Hodges
+and Lehmann 1963).
 
-What the exactness rests on. Paired: which side goes first is drawn by lot in every round, so that
-without an effect every log-ratio might as well have the other sign, whatever the machine does in
-the meantime. Unpaired: the values of both sides are independent, which those of two separate jobs
-are not as a rule. The intervals assume, in addition, that an effect multiplies all times alike.
+Assumptions. Paired: the side that goes first is drawn at random in every round, so without an
+effect each log-ratio has either sign with equal probability, whatever the machine does. Unpaired:
+all values are independent, which is usually not true of two separate jobs. The intervals also
+assume that an effect multiplies all times by the same factor.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-#: Up to here distributions are enumerated. Beyond, the normal approximation is off by a tenth of
-#: a small p-value at most (a test compares them), and enumerating would take seconds.
+#: Up to this number distributions are enumerated. Beyond, enumeration would take seconds, and the
+#: normal approximation is off by at most a tenth of a small p-value (a test compares them).
 _MAX_PAIRS = 200
 _MAX_UNPAIRED = 100  # of both sides together
-#: Values of a side from which on its smallest p-value is small enough for anything. A report may
-#: claim any number, and binomial coefficients of millions take minutes.
-_PLENTY = 1000
+#: `smallest_p` counts at most this many values per side: a report may claim any number, and
+#: binomial coefficients of millions take minutes.
+_MAX_COUNTED = 1000
 
 
 @dataclass(frozen=True)
 class Effect:
-    """How many times as long the head takes as the base."""
+    """The ratio of head's times to base's."""
 
     ratio: float
     low: float
     high: float
-    confidence: float  # of the interval, as computed: 0.969 for six rounds, 0 for a single one
-    p: float  # two-sided, of "no effect"
-    n: int  # rounds; without pairs the values of the smaller side
+    confidence: float  # of the interval, as computed: 0.969 for six rounds, 0 for one
+    p: float  # two-sided
+    n: int  # rounds; if unpaired, the number of values of the smaller side
     paired: bool
 
 
 def paired_effect(
     base: Sequence[float] | Values, head: Sequence[float] | Values, confidence: float = 0.95
 ) -> Effect:
-    """The effect from rounds: value i of both sides was measured in round i.
+    """The effect from paired values: value i of both sides was measured in round i.
 
-    The ratio is the median of all pairwise means of the log-ratios (Walsh averages), the interval
-    lies between two of them, and p comes from flipping the signs of the log-ratios in all 2^n ways.
+    The ratio is the median of all pairwise means of the log-ratios (Walsh averages), the ends of
+    the interval are two of these means, and p is over all 2^n sign flips of the log-ratios.
     """
     if len(base) != len(head):
         raise ValueError(f"{len(base)} base values, {len(head)} head values: not pairs")
-    # Readings of a coarse clock give equal ratios; rounding must not tell them apart.
+    # A coarse clock gives equal ratios; rounding errors must not break the ties.
     differences = np.round(_logarithms(head) - _logarithms(base), 12)
     n = len(differences)
     first, second = np.triu_indices(n)
@@ -69,30 +69,30 @@ def paired_effect(
 def unpaired_effect(
     base: Sequence[float] | Values, head: Sequence[float] | Values, confidence: float = 0.95
 ) -> Effect:
-    """The effect from two separate sets of values, by Mann-Whitney's test and its interval."""
+    """The effect from two separate sets of values, by the Mann-Whitney test."""
     one, other = _logarithms(base), _logarithms(head)
     between = np.sort((other[:, None] - one[None, :]).ravel())
     tail = _rank_sum_tail(len(other), len(one))
-    fewest = min(len(one), len(other))
-    return _effect(between, tail, confidence, _rank_sum_p(one, other), fewest, False)
+    n = min(len(one), len(other))
+    return _effect(between, tail, confidence, _rank_sum_p(one, other), n, False)
 
 
 def smallest_p(base: int, head: int, paired: bool) -> float:
-    """The smallest p-value that so many values can give: all of one side beyond the other's."""
-    base, head = (min(n, _PLENTY) for n in (base, head))
+    """The p-value if every value of one side is larger than every value of the other."""
+    base, head = (min(n, _MAX_COUNTED) for n in (base, head))
     return 2 / (2**base if paired else math.comb(base + head, base))
 
 
 def fewest_values(comparisons: int, alpha: float, paired: bool) -> int:
-    """So many values of each side, and the smallest p-value survives Holm's correction."""
+    """The number of values per side needed for a p-value that survives Holm's correction."""
     return next(n for n in itertools.count(1) if comparisons * smallest_p(n, n, paired) < alpha)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given (Holm 1979).
 
-    Rejecting those below α errs in any of them with probability α at most, however they depend on
-    each other.
+    Rejecting those below α is wrong for any of them with probability at most α, however they depend
+    on each other.
     """
     adjusted = [1.0] * len(p_values)
     worst = 0.0
@@ -112,10 +112,10 @@ def _logarithms(values: Sequence[float] | Values) -> Values:
 def _effect(
     candidates: Values, tail: Values, confidence: float, p: float, n: int, paired: bool
 ) -> Effect:
-    """The k-th smallest and k-th largest of the ordered candidates, k by the test's lower tail.
+    """The effect whose interval is from the k-th smallest to the k-th largest of `candidates`.
 
-    `tail[c]` is the probability that the statistic is c or less; a true ratio lies below the k-th
-    smallest candidate with probability `tail[k - 1]`.
+    `tail[c]` is the probability that the test statistic is at most c; the true ratio lies below the
+    k-th smallest candidate with probability `tail[k - 1]`.
     """
     allowed = (1 - confidence) / 2 * (1 + 1e-9)
     k = max(1, int(np.searchsorted(tail, allowed, side="right")))
@@ -130,14 +130,14 @@ def _two_sided(probabilities: Values, value: int) -> float:
 
 
 def _normal_two_sided(distance: float, deviation: float, step: float) -> float:
-    """With the continuity correction: half a step of the statistic."""
+    """The p-value with the continuity correction of half a step of the statistic."""
     if deviation == 0:
         return 1.0
     return min(1.0, 2 * NormalDist().cdf(-max(0.0, abs(distance) - step / 2) / deviation))
 
 
 def _doubled_ranks(values: Values) -> NDArray[np.int64]:
-    """Twice the mean rank of every value: whole numbers, also where values are equal."""
+    """Twice the mean rank of every value: an integer also for ties."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((2 * last - counts + 1)[inverse], dtype=np.int64)
@@ -148,7 +148,7 @@ def _doubled_ranks(values: Values) -> NDArray[np.int64]:
 
 def _signed_rank_p(differences: Values) -> float:
     ranks = _doubled_ranks(np.abs(differences))
-    free = ranks[differences != 0]  # a zero keeps its rank and has no sign to flip
+    free = ranks[differences != 0]  # a zero counts in the ranking, but has no sign to flip
     positive = int(ranks[differences > 0].sum())
     if len(free) > _MAX_PAIRS:
         deviation = math.sqrt(float((free.astype(float) ** 2).sum())) / 2
@@ -158,7 +158,7 @@ def _signed_rank_p(differences: Values) -> float:
 
 @lru_cache(maxsize=256)
 def _sums_of_flips(ranks: tuple[int, ...]) -> Values:
-    """Probability of every sum when each rank is in it or not, by the toss of a coin."""
+    """The probability of every sum of ranks if each rank is included with probability 1/2."""
     probabilities = np.zeros(sum(ranks) + 1)
     probabilities[0] = 1.0
     for rank in ranks:
@@ -170,23 +170,23 @@ def _sums_of_flips(ranks: tuple[int, ...]) -> Values:
 
 @lru_cache(maxsize=256)
 def _signed_rank_tail(n: int) -> Values:
-    """P(number of positive Walsh averages ≤ c) for c = 0, 1, …, up to their middle."""
-    most = n * (n + 1) // 2
+    """P(number of positive Walsh averages ≤ c) for c from 0 to half of their number."""
+    maximum = n * (n + 1) // 2
     if n <= _MAX_PAIRS:
         probabilities = _sums_of_flips(tuple(range(1, n + 1)))
-        return np.asarray(np.cumsum(probabilities)[: most // 2 + 1])
+        return np.asarray(np.cumsum(probabilities)[: maximum // 2 + 1])
     deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    return _normal_tail(most, deviation)
+    return _normal_tail(maximum, deviation)
 
 
-# --- no pairs: the sum of the ranks of one side ---------------------------------------------------
+# --- unpaired: the sum of the ranks of one side ---------------------------------------------------
 
 
 def _rank_sum_p(one: Values, other: Values) -> float:
     ranks = _doubled_ranks(np.concatenate([other, one]))
     observed = int(ranks[: len(other)].sum())
     if len(ranks) > _MAX_UNPAIRED:
-        # The variance of a sum drawn without replacement: right with equal values as well.
+        # The variance of a sum drawn without replacement; correct for ties.
         share = len(other) * len(one) / (len(ranks) * (len(ranks) - 1))
         deviation = math.sqrt(share * float(((ranks - ranks.mean()) ** 2).sum()))
         return _normal_two_sided(observed - len(other) * ranks.mean(), deviation, 2)
@@ -196,13 +196,13 @@ def _rank_sum_p(one: Values, other: Values) -> float:
 
 @lru_cache(maxsize=64)
 def _sums_of_draws(ranks: tuple[int, ...], drawn: int) -> Values:
-    """Probability of every sum of `drawn` ranks, all choices being equally likely."""
-    # chosen[j, s]: of the ranks seen so far, the share of the choices of j that add up to s.
+    """The probability of every sum of `drawn` ranks, all subsets being equally likely."""
+    # chosen[j, s]: the share of the j-subsets of the ranks seen so far that add up to s.
     chosen = np.zeros((drawn + 1, sum(ranks[-drawn:]) + 1))
     chosen[0, 0] = 1.0
     for seen, rank in enumerate(ranks):
         for j in range(min(drawn, seen + 1), 0, -1):
-            taken = j / (seen + 1)  # how many of the choices of j contain the newest rank
+            taken = j / (seen + 1)  # the share of the j-subsets that contain the newest rank
             chosen[j] *= 1 - taken
             chosen[j, rank:] += taken * chosen[j - 1, : chosen.shape[1] - rank]
     return np.asarray(chosen[drawn])
@@ -210,15 +210,15 @@ def _sums_of_draws(ranks: tuple[int, ...], drawn: int) -> Values:
 
 @lru_cache(maxsize=64)
 def _rank_sum_tail(drawn: int, left: int) -> Values:
-    """P(U ≤ c) for c = 0, 1, …, up to its middle."""
-    most = drawn * left
+    """P(U ≤ c) for c from 0 to half of its maximum."""
+    maximum = drawn * left
     if drawn + left <= _MAX_UNPAIRED:
         ranks = tuple(range(1, drawn + left + 1))
         probabilities = _sums_of_draws(ranks, drawn)[drawn * (drawn + 1) // 2 :]
-        return np.asarray(np.cumsum(probabilities)[: most // 2 + 1])
-    return _normal_tail(most, math.sqrt(most * (drawn + left + 1) / 12))
+        return np.asarray(np.cumsum(probabilities)[: maximum // 2 + 1])
+    return _normal_tail(maximum, math.sqrt(maximum * (drawn + left + 1) / 12))
 
 
-def _normal_tail(most: int, deviation: float) -> Values:
-    normal = NormalDist(most / 2, deviation)
-    return np.array([normal.cdf(c + 0.5) for c in range(most // 2 + 1)])
+def _normal_tail(maximum: int, deviation: float) -> Values:
+    normal = NormalDist(maximum / 2, deviation)
+    return np.array([normal.cdf(c + 0.5) for c in range(maximum // 2 + 1)])

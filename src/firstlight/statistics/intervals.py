@@ -1,9 +1,9 @@
 """Medians with exact, distribution-free intervals.
 
-The interval is a pair of order statistics. For n independent values of any continuous distribution,
-the number of values below the true median is Binomial(n, 1/2), so the interval from the k-th
-smallest to the k-th largest contains it with probability 1 - 2 P(X < k). Nothing is resampled, and
-nothing is assumed normal.
+The ends of an interval are order statistics. For n independent values of any continuous
+distribution, the number of values below the true median is Binomial(n, 1/2), so the interval from
+the k-th smallest to the k-th largest value contains it with probability 1 - 2 P(X < k). There is no
+resampling, and no assumption of normality.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def median(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=256)
 def _narrowest(n: int, confidence: float) -> tuple[int, float]:
-    """The largest k, 1 at least, whose interval covers `confidence`, and how often it does."""
-    # Whole numbers to the end: 2^n is no floating-point number from n = 1024 on.
+    """The largest k ≥ 1 whose interval reaches `confidence`, and its coverage."""
+    # In integers, because 2.0**n overflows from n = 1024 on.
     every = 1 << n
-    k, fewer, ways = 1, 1, n  # of `every`: with fewer than k values below the median, and with k
+    k, fewer, ways = 1, 1, n  # of `every` ways: fewer than k values below the median, exactly k
     while 2 * (k + 1) <= n and 1.0 - 2.0 * ((fewer + ways) / every) >= confidence:
         k += 1
         fewer += ways
@@ -37,10 +37,10 @@ def _narrowest(n: int, confidence: float) -> tuple[int, float]:
 
 
 def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """The median and the narrowest symmetric interval that covers at least `confidence`.
+    """The median and the narrowest symmetric interval with at least `confidence`.
 
-    Fewer than six values cannot reach 95 %: then it is the whole range, and `confidence` in the
-    result says how often that covers (n = 5: 93.75 %, n = 1: never).
+    Fewer than six values cannot reach 95 %: the interval is then their range, and the result's
+    `confidence` is the actual one (n = 5: 93.75 %, n = 1: 0).
     """
     ordered = sorted(values)
     n = len(ordered)

@@ -1,4 +1,4 @@
-"""A run directory's plan and samples, summarised to a `Run`: after measuring, or at any time."""
+"""Summarises the plan and samples of a run directory to a `Run`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def assemble(
     samples: Sequence[Sample],
     load_after: Sequence[float] | None = None,
 ) -> Run:
-    """The summary of what has been measured so far."""
+    """Summarise what has been measured so far."""
     summaries = summarise(plan.cases, samples, plan.settings.processes)
     warnings = list(plan.warnings)
     if not can_validate():
@@ -51,7 +51,7 @@ def assemble(
 
 
 def load(path: Path) -> tuple[Run, list[Sample]]:
-    """The run in a directory with its samples; a killed run is summarised as far as it got."""
+    """Load a run with its samples; a run without `run.json` (killed) is summarised."""
     folder = path if path.is_dir() else path.parent
     killed = path.is_dir() and not (path / "run.json").exists() and (path / "plan.json").exists()
     run = None if killed else load_run(path)
