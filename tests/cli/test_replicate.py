@@ -36,12 +36,12 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot of a real run: two NumPy cases, two processes each, and a file of the user's."""
+    """A snapshot of two real runs: a NumPy case of the catalogue, and one in a user's file."""
     folder = tmp_path_factory.mktemp("real")
     (folder / "bench_own.py").write_text(OWN)
     for target, out in (("matmul", "one"), (str(folder / "bench_own.py"), "two")):
         sizes = ["-b", "small"] if target == "matmul" else []
-        assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "2",
+        assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "1",
                      "--out", str(folder / out)]) == 0  # fmt: skip
     options = PublishOptions(redact=(str(folder),), with_source=False)
     done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), options)
@@ -57,14 +57,14 @@ def test_a_real_run_is_measured_again_signed_and_checked(
     code = main(["replicate", str(real), "--out", str(out), "--key", str(tmp_path / "key.pem")])
     told = capsys.readouterr()
     report = json.loads((out / "replication.json").read_text())
-    assert code == 3  # two processes decide nothing, and nothing is wrong
+    assert code == 3  # one process per side decides nothing, and nothing is wrong
     assert report["snapshot"]["id"] == real.name
     (case,) = report["cases"]
     assert case["verdict"] == "undecided" and "too few" in told.out
     assert case["correctness_here"]["passed"] and case["correctness_published"]["passed"]
     quantities = [d["quantity"] for d in case["deltas"]]
     assert {"cold_seconds", "import", "first_execute", "warm_call_seconds"} <= {*quantities}
-    # The publisher's own file is not in this installation: said, not run.
+    # The publisher's own file is not in this installation: reported, not run.
     (left,) = report["left_out"]
     assert "bench_own.py" in left["reason"] and "--file" in left["reason"]
     assert "bench_own.py" in told.err
@@ -97,7 +97,7 @@ def test_a_revoked_key_signs_no_replication_and_nothing_is_measured(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_of_the_publishers_is_run_only_if_named_and_unchanged(
+def test_the_publishers_file_runs_only_if_named_and_unchanged(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "mine.py"
@@ -126,7 +126,7 @@ def test_a_damaged_snapshot_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_snapshot_names_as_its_program_is_never_loaded(
+def test_the_program_named_in_a_snapshot_is_never_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # made_up_run's cases name the program "made.up:matmul"; the catalogue's matmul has another.
@@ -138,7 +138,7 @@ def test_what_a_snapshot_names_as_its_program_is_never_loaded(
     assert "program" in said and not (tmp_path / "out").exists()
 
 
-def test_a_report_is_never_written_over_something(
+def test_a_report_never_overwrites_anything(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -147,7 +147,7 @@ def test_a_report_is_never_written_over_something(
     assert "Nothing is overwritten" in capsys.readouterr().err
 
 
-def test_an_interrupted_repetition_writes_no_report(
+def test_an_interrupted_replication_writes_no_report(
     real: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
