@@ -71,6 +71,17 @@ def test_the_id_is_the_sha256_of_the_index_which_lists_that_of_every_file(
     assert named == there
 
 
+@pytest.mark.parametrize("name", ["method.html", "html.py", "style.css"])
+def test_a_change_to_any_file_that_pages_are_made_of_makes_another_maker(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, before = Path.read_bytes, contents.code_sha256(*contents.MAKERS)
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read(path) + (b" " if path.name == name else b"")
+    )
+    assert contents.code_sha256(*contents.MAKERS) != before
+
+
 def test_raw_files_are_published_as_they_were_measured(signed: Published, made_up: Path) -> None:
     for name in ("plan.json", "samples.jsonl", "run.json"):
         published = folder_of(signed) / "runs" / "001" / name
