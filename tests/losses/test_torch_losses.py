@@ -97,6 +97,7 @@ def session(
 def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in NumPy only, or in compiled programs only."""
     monkeypatch.setattr(programs, "PATIENCE", 1e9 if backend == "NumPy" else 0.0)
+    monkeypatch.setattr(programs, "_AT_ONCE", set())  # other tests of the process add to it
     monkeypatch.setattr(on_host, "_PATIENCE", Patience(evaluations=18))
 
 
