@@ -224,7 +224,7 @@ def at_a_server(count: int, value: bytes) -> tuple[float, ...]:
             hit = time.perf_counter()
             assert joined.get("kind", f"new {number}") is None
             miss = time.perf_counter()
-            joined.put(f"new {number}", seal("kind", f"new {number}", value), "kind")
+            joined.put("kind", f"new {number}", seal("kind", f"new {number}", value))
             puts.append(time.perf_counter() - miss)
             joined.flush(60.0)
             arrivals.append(time.perf_counter() - miss)
