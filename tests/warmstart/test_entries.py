@@ -30,7 +30,7 @@ def test_an_entry_is_served_under_its_own_key_only(entries: Entries) -> None:
 def test_an_entry_with_a_flipped_bit_is_removed_and_not_served(store: Store) -> None:
     draw = random.Random(1)
     path = file_of(store._entries, "key")
-    for _ in range(300):
+    for _ in range(1000):
         store.put("key", VALUE)
         content = bytearray(path.read_bytes())
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
