@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firstlight.cli import cache_contents as contents
-from firstlight.cli.values import adding_actions
+from firstlight.cli.values import add_actions, between, signals_interrupt, size
 
 if TYPE_CHECKING:
     import ssl
@@ -16,23 +17,21 @@ if TYPE_CHECKING:
     from firstlight.cli.values import AddArgument, Commands
 
 EPILOG = """\
-A cache is a folder, or the URL of a server or an object store. The default is FIRSTLIGHT_CACHE_DIR,
-or if that is not set, firstlight in your cache folder.
+A cache is a folder, or the URL of a server or an object store. Your own is FIRSTLIGHT_CACHE_DIR,
+or ~/.cache/firstlight if that is not set.
 
-exit codes: 0 success; 1 damaged entries (verify) or nothing to explain; 2 wrong usage, or a cache
-that cannot be read."""
+exit codes: 0 success; 1 damaged entries (verify), or nothing to explain; 2 wrong usage, or a cache
+that cannot be read"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "cache", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    action = adding_actions(parser)
+    about = "Look into a compilation cache, clean it, explain its misses, or serve one."
+    action = add_actions(commands, "cache", about, EPILOG)
     for name, about, handle in (
         ("ls", "list the entries of a cache", contents.ls),
         ("stats", "count the entries of a cache, by kind of machine", contents.stats),
         ("verify", "check every entry; exit code 1 if one is damaged", contents.verify),
-        ("prune", "remove entries", contents.prune),
+        ("prune", "remove entries by age, size, kind of machine or signer", contents.prune),
     ):
         add = action(name, about, handle)
         add("cache", nargs="?", metavar="DIR|URL", help="the cache (default: your own)")
@@ -45,8 +44,8 @@ def add_to(commands: Commands) -> None:
     add("url", metavar="URL", help="the shared cache")
     add("--json", action="store_true", help="print JSON")
     add = action("explain", "explain why a function was compiled again", contents.explain)
-    add("function", metavar="FUNCTION", help="its name, such as train_step")
-    caches = "one cache, for its last two compiles, or two, for the last one in each"
+    add("function", metavar="FUNCTION", help="the name of the function, such as train_step")
+    caches = "one cache: its last two compiles are compared; two: the last one in each"
     add("caches", nargs="*", metavar="DIR|URL", help=caches)
     add("--json", action="store_true", help="print JSON")
     _add_serve(action("serve", "serve a cache to other machines over HTTP", serve))
@@ -55,15 +54,15 @@ def add_to(commands: Commands) -> None:
 def _add_prune(add: AddArgument) -> None:
     add(
         "--max-bytes",
-        type=size,
+        type=partial(size, low=0),
         metavar="SIZE",
-        help="remove the least recently used until at most this is left: 500M, 4G, …",
+        help="remove the least recently used entries until at most this is left: 500M, 4G, …",
     )
     add(
         "--older-than",
         type=contents.age,
         metavar="AGE",
-        help="remove what was not used for 12h, 30d, 2w, …",
+        help="remove what has not been used for this long: 12h, 30d, 2w, …",
     )
     other = "remove entries for other versions of JAX or Python, or other processors"
     add("--incompatible", action="store_true", help=other)
@@ -77,43 +76,46 @@ def _add_prune(add: AddArgument) -> None:
 
 def _add_serve(add: AddArgument) -> None:
     add("--folder", type=Path, metavar="DIR", help="where entries are kept (default: "
-        "firstlight-served in your cache folder)")  # fmt: skip
-    add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    add("--port", type=int, default=8750, help="port to listen on; 0: any free one (default: 8750)")
-    add("--read-tokens", type=Path, metavar="FILE", help="tokens that may read, one per line")
-    add("--write-tokens", type=Path, metavar="FILE", help="tokens that may also write")
+        "~/.cache/firstlight-served)")  # fmt: skip
+    add(
+        "--host",
+        metavar="NAME",
+        default="127.0.0.1",
+        help="address to listen on (default: this machine only)",
+    )
+    about = "port to listen on; 0: any (default: 8750)"
+    add("--port", type=between(0, 65535), default=8750, metavar="PORT", help=about)
+    add(
+        "--read-tokens",
+        type=Path,
+        metavar="FILE",
+        help="tokens of clients that may read, one per line",
+    )
+    add("--write-tokens", type=Path, metavar="FILE", help="tokens of clients that may also write")
     add("--tls-cert", type=Path, metavar="FILE", help="certificate (PEM), for https")
     add("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
-    add("--max-bytes", type=size, default=2**35, metavar="SIZE", help="of all entries together "
-        "(default: 32G); the longest unused are evicted")  # fmt: skip
+    add("--max-bytes", type=size, default=2**35, metavar="SIZE", help="size of all entries "
+        "together (default: 32G); the least recently used are evicted")  # fmt: skip
     add(
         "--max-entry-bytes",
         type=size,
         default=2**28,
         metavar="SIZE",
-        help="largest entry (default: 256M)",
+        help="size of the largest entry (default: 256M)",
     )
-
-
-def size(text: str) -> int:
-    """Parse 500M or 4G, of 1024 each."""
-    units = {"K": 10, "M": 20, "G": 30, "T": 40}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 0)
-    if not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of bytes, or such as 500M, 4G")
-    return int(number) << unit
 
 
 def serve(options: argparse.Namespace) -> int:
     import ipaddress
 
-    from firstlight.cli.values import signals_interrupt
     from firstlight.warmstart import folder
     from firstlight.warmstart.cache_server.access import Tokens, tokens_in
     from firstlight.warmstart.cache_server.served_entries import ServedEntries
     from firstlight.warmstart.cache_server.server import CacheServer
     from firstlight.warmstart.signing import Signatures, checked_signature
 
+    if options.tls_key and not options.tls_cert:
+        options.parser.error("--tls-key needs --tls-cert FILE")
     write = tokens_in(options.write_tokens) if options.write_tokens else ()
     read = tokens_in(options.read_tokens) if options.read_tokens else ()
     try:
@@ -122,8 +124,8 @@ def serve(options: argparse.Namespace) -> int:
         is_local = options.host == "localhost"
     if not (read or write or is_local):
         options.parser.error(
-            f"--host {options.host} is reached by others: give --write-tokens FILE, and "
-            "--read-tokens FILE for those who only read"
+            f"--host {options.host} can be reached from other machines: give --write-tokens FILE, "
+            "and --read-tokens FILE for clients that only read"
         )
     root = folder.opened(str(options.folder or f"{folder.of_user()}-served"))
     signatures = Signatures.of_user()

@@ -26,26 +26,33 @@ examples:
   firstlight calibrate mlp_train -b small
   firstlight calibrate bench_mine.py --rev main --gates 4      a few every night: they add up
 
-exit codes: 0 done, 2 wrong usage or nothing could be measured, 130 interrupted (every finished
-gate is kept)"""
+exit codes: 0 done; 2 wrong usage, or nothing could be measured; 130 interrupted (finished gates
+are kept)"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = values.add_command(
+        commands,
         "calibrate",
-        description="Run A/A gates: the same side twice. Their ratios become the thresholds that\n"
+        handle,
+        "Run A/A gates: the same side twice. Their ratios become the thresholds that\n"
         "`firstlight gate` uses on this class of machine. A false-alarm rate of 5 % needs at\n"
         "least 19 gates.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     add = parser.add_argument
     add("target", nargs="?", metavar="SUITE|WORKLOAD|FILE.py", help="as for `firstlight gate`")
     number = values.processes
-    add("--gates", type=number, default=20, metavar="K", help="A/A gates (default 20)")
-    add("--rounds", type=number, default=12, metavar="N", help="rounds per gate (default 12)")
-    add("--max-minutes", type=values.minutes, metavar="M", help="start no gate after this time")
-    add("--alpha", type=values.share, default=0.05, help="false-alarm rate of the thresholds")
+    add("--gates", type=number, default=20, metavar="K", help="A/A gates (default: 20)")
+    add("--rounds", type=number, default=12, metavar="N", help="rounds per gate (default: 12)")
+    add(
+        "--max-minutes",
+        type=values.minutes,
+        metavar="M",
+        help="start no gate that would end after M minutes",
+    )
+    alpha = "false-alarm rate of the thresholds (default: 0.05)"
+    add("--alpha", type=values.share, default=0.05, metavar="SHARE", help=alpha)
     add("--file", type=Path, metavar="FILE", help="calibration to add to (default: this machine's)")
     add("--keep", type=Path, metavar="DIR", help="directory for the gates; must be new")
     add = parser.add_argument_group("sides (default: this interpreter twice)").add_argument
@@ -54,7 +61,6 @@ def add_to(commands: Commands) -> None:
     add("--python", metavar="PATH", help="as for `firstlight gate`")
     add("--env", metavar="ENV", help="one virtual environment twice")
     gate_command.add_gate_cases(parser.add_argument_group("cases"))
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

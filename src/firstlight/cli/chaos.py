@@ -7,30 +7,33 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
 EPILOG = """\
 examples:
-  firstlight chaos repeated-recompilation                     until it is interrupted
+  firstlight chaos repeated-recompilation                     runs until interrupted
   firstlight chaos repeated-recompilation --trace             what `firstlight trace` says about it
   firstlight chaos repeated-recompilation --mended            the same work, fixed by its runbook
 
 Each failure has a runbook of the same name, and an alert: docs/operate.md.
 
-exit codes: the program's own; 2 wrong usage."""
+exit codes: the program's own; 2 wrong usage"""
 
 
 def add_to(commands: Commands) -> None:
     from firstlight.ops.chaos import MODES
 
     width = max(len(mode.name) for mode in MODES)
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "chaos",
-        description="Run a small program that fails in one way, with its metrics exported:\n\n"
+        handle,
+        "Run a small program that fails in one way, with its metrics exported:\n\n"
         + "\n".join(f"  {mode.name:{width}}  {mode.about}" for mode in MODES),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     add = parser.add_argument
     add("mode", choices=[mode.name for mode in MODES], metavar="MODE", help="one of the above")
@@ -38,12 +41,11 @@ def add_to(commands: Commands) -> None:
         "--metrics",
         default="127.0.0.1:9464-9471",
         metavar="HOST:PORT",
-        help="where to serve its metrics",
+        help="where to serve its metrics (default: 127.0.0.1:9464-9471)",
     )
     add("--mended", action="store_true", help="run the same work without the failure")
     add("--trace", action="store_true", help="run it for a moment under `firstlight trace`")
     add("--folder", metavar="DIR", help="folder for its caches (default: a new one)")
-    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -14,16 +14,21 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = values.add_command(
+        commands,
         "compare",
-        description="Compare runs or snapshots measured in separate jobs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Compare runs or snapshots measured in separate jobs.",
+        EPILOG,
     )
     add = parser.add_argument
     add("base", nargs="+", metavar="BASE", help="run directories or snapshots; BASE HEAD is enough")
     add("--head", nargs="+", metavar="HEAD", help="the other side, if there are several per side")
-    add("--anyway", action="store_true", help="compare even what is not comparable, with a note")
+    add(
+        "--anyway",
+        action="store_true",
+        help="compare sides that are not comparable, with a warning",
+    )
     add("--all", action="store_true", help="show every phase of every case, not only what decides")
     add("--json", action="store_true", help="print the whole comparison as JSON")
     add(
@@ -31,9 +36,8 @@ def add_to(commands: Commands) -> None:
         type=values.share,
         default=0.03,
         metavar="SHARE",
-        help="smaller changes do not count (default 0.03 or 3%%)",
+        help="smaller changes do not count (default: 0.03, or 3%%)",
     )
-    parser.set_defaults(handle=handle)
 
 
 EPILOG = """\
@@ -41,11 +45,11 @@ examples:
   firstlight compare monday/ tuesday/
   firstlight compare base-*/ --head head-*/         five or more runs per side
 
-Jobs drift apart by more than their intervals suggest. With enough runs per side, the run is the
-unit (five for up to six deciding times, as in two or three cases; the output says how many);
-with fewer, only changes beyond 15 % count. To compare within one job, use firstlight gate.
+Jobs drift apart by more than their intervals suggest. With enough runs per side, each run counts
+as one value (five runs are enough for two or three cases; the output says how many are needed).
+With fewer, only changes above 15 % count. To compare within one job, use `firstlight gate`.
 
-exit codes: 0 compared (whatever the result), 2 not comparable or wrong usage"""
+exit codes: 0 compared, with any result; 2 not comparable, or wrong usage"""
 
 
 def handle(options: argparse.Namespace) -> int:

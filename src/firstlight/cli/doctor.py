@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
@@ -18,15 +20,16 @@ examples:
 
 A checklist fails if one of its checks lacks an option that it needs.
 
-exit codes: 0 every check passed; 1 a check failed; 2 wrong usage."""
+exit codes: 0 every check passed; 1 a check failed; 2 wrong usage"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "doctor",
-        description="Check versions, device, cache, gradients, memory and monitoring.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Check versions, device, cache, gradients, memory and monitoring.",
+        EPILOG,
     )
     stage = parser.add_mutually_exclusive_group()
     for name, about in (
@@ -36,15 +39,14 @@ def add_to(commands: Commands) -> None:
     ):
         stage.add_argument(f"--{name}", dest="stage", action="store_const", const=name, help=about)
     add = parser.add_argument
-    add("--constraints", type=Path, metavar="FILE", help="pinned versions")
-    add("--warm", type=Path, metavar="MANIFEST", help="programs that must be in the cache")
+    add("--constraints", type=Path, metavar="FILE", help="the versions that should be installed")
+    add("--warm", type=Path, metavar="MANIFEST", help="the programs that should be in the cache")
     add("--cache", metavar="DIR|URL", help="the cache (default: your own)")
     add("--checkpoints", type=Path, metavar="DIR", help="a folder that must be writable")
     add("--metrics", metavar="URL", help="where the process exports its metrics")
     add("--prometheus", metavar="URL", help="the Prometheus that scrapes it")
     add("--alertmanager", metavar="URL", help="the Alertmanager that Prometheus notifies")
     add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:

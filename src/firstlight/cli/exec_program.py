@@ -1,6 +1,6 @@
-"""`firstlight exec python program.py`: a program with a compilation cache, otherwise unchanged.
+"""`firstlight exec python program.py`: run a program with a compilation cache.
 
-This process becomes the program: its streams, signals and exit code are nobody else's.
+This process becomes the program, so streams, signals and exit code are the program's own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ examples:
   firstlight exec python train.py --epochs 1
   firstlight exec --cache /scratch/me/compiled mpirun -n 8 python train.py
   firstlight exec --cache http://cache.lab:8750 python train.py    a cache that machines share
-  FIRSTLIGHT_WARMSTART=1 python train.py      the same, without this command
-  firstlight exec --metrics 127.0.0.1:9464 python train.py      metrics for Prometheus
+  FIRSTLIGHT_WARMSTART=1 python train.py                           the same, without this command
+  firstlight exec --metrics 127.0.0.1:9464 python train.py         metrics for Prometheus
 
 Firstlight's options come before the program; everything after it is passed to the program.
 
-exit codes: the program's own; 126 it cannot be run; 127 there is no such program; 2 wrong usage."""
-#: Files that Python reads at its start, and what does not happen without them.
+exit codes: the program's own; 126 it cannot be run; 127 there is no such program; 2 wrong usage"""
+#: Files that Python reads at its start; without them there is no cache and no watch.
 CACHE_HOOK, WATCH_HOOK = "firstlight-warmstart.pth", "firstlight-telemetry.pth"
-#: Options that become variables of the program.
+#: Options that become environment variables of the program.
 _WATCH_OPTIONS = (
     (
         "--metrics",
@@ -62,13 +62,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "exec",
         usage="firstlight exec [options] program [program arguments]",
-        description="Run a program with a compilation cache: one process compiles for all.\n"
+        description="Run a program with a compilation cache: processes load what others compiled.\n"
         "With --metrics, --push or --otlp, export metrics too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    where = "where compiled programs are kept (default: firstlight in your cache folder)"
+    where = "the compilation cache (default: FIRSTLIGHT_CACHE_DIR, or ~/.cache/firstlight)"
     parser.add_argument("--cache", metavar="DIR|URL", help=where)
     for flag, metavar, _, about in _WATCH_OPTIONS:
         parser.add_argument(flag, metavar=metavar, help=about)
@@ -102,11 +102,11 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def _is_watched(options: argparse.Namespace) -> bool:
-    return any(told is not None for told in (options.metrics, options.push, options.otlp))
+    return any(value is not None for value in (options.metrics, options.push, options.otlp))
 
 
 def _watch(options: argparse.Namespace) -> None:
-    """Hand the options of the watch on, once they are known to be right."""
+    """Check the options about metrics and pass them on as environment variables."""
     given = {
         name: getattr(options, flag[2:].replace("-", "_")) for flag, _, name, _ in _WATCH_OPTIONS
     }
@@ -139,7 +139,7 @@ def _watch(options: argparse.Namespace) -> None:
 
 
 def _warn_of_other_pythons(program: str, is_watched: bool) -> None:
-    """Say so if there would be no cache or no watch, as far as that can be seen from here."""
+    """Warn if the program would visibly run without the cache or the watch."""
     if not os.path.basename(program).startswith("python"):
         return
     import shutil

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
 from firstlight.records import write_new
 
 if TYPE_CHECKING:
@@ -16,11 +17,17 @@ FORMATS = ("pyperf", "csv", "github-action-benchmark")
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("export")
+    about = "Write a run in the format of another tool."
+    parser = add_command(commands, "export", handle, about)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the terminal")
-    parser.set_defaults(handle=handle)
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file to write; must be new (default: the terminal)",
+    )
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -26,17 +26,17 @@ examples:
       --setup 'python -m venv .venv && .venv/bin/pip install .'
   firstlight gate --base-env jax-0.10 --head-env jax-0.11 mlp_train --explain
 
-exit codes: 0 pass, 1 regression (slower, a count grew, or only the head is broken), 2 wrong usage
-or nothing could be measured, 3 inconclusive, 130 interrupted"""
+exit codes: 0 pass; 1 regression (slower, a count grew, or only the head is broken); 2 wrong usage,
+or nothing could be measured; 3 inconclusive; 130 interrupted"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = values.add_command(
+        commands,
         "gate",
-        description="Measure two sides interleaved in one job and decide: pass, regression or "
-        "inconclusive.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Measure two sides interleaved in one job and decide: pass, regression or inconclusive.",
+        EPILOG,
     )
     parser.add_argument(
         "target",
@@ -48,7 +48,6 @@ def add_to(commands: Commands) -> None:
     add_gate_cases(parser.add_argument_group("cases"))
     _add_rules(parser.add_argument_group("decision"))
     _add_outputs(parser.add_argument_group("output"))
-    parser.set_defaults(handle=handle)
 
 
 def _add_sides(group: Options) -> None:
@@ -56,16 +55,20 @@ def _add_sides(group: Options) -> None:
     add("--base", metavar="REV", help="the revision to compare with, such as main")
     add("--head", metavar="REV", help="the revision under test; . is the working tree (default)")
     add("--setup", metavar="CMD", help="shell command to run at the top of each checkout")
-    add("--python", metavar="PATH", help="interpreter, relative to each checkout (default: this)")
-    shared = "take FILE.py from one side for both (default: each side uses its own)"
+    add(
+        "--python",
+        metavar="PATH",
+        help="interpreter, relative to each checkout (default: this one)",
+    )
+    shared = "take FILE.py for both sides from this one (default: each side uses its own)"
     add("--bench-from", choices=("base", "head"), help=shared)
     add("--base-env", metavar="ENV", help="a virtual environment (or its python)")
     add("--head-env", metavar="ENV", help="the virtual environment under test")
 
 
 def add_gate_cases(group: Options) -> None:
-    values.add_case_options(group, "limit for one process (default 120)")
-    turns = "warm calls per process, alternating with the other side (default 0.4)"
+    values.add_case_options(group, "time limit per process (default: 120)")
+    turns = "warm calls per process, alternating with the other side (default: 0.4)"
     group.add_argument("--warm-seconds", type=values.seconds, metavar="SECONDS", help=turns)
     drawn = "seed of the random order (default: drawn, recorded)"
     group.add_argument("--seed", type=int, metavar="N", help=drawn)
@@ -73,16 +76,22 @@ def add_gate_cases(group: Options) -> None:
 
 def _add_rules(group: Options) -> None:
     add = group.add_argument
-    rounds = "exactly N rounds (default: 12, then up to 96 while a case is undecided)"
+    rounds = "number of rounds (default: 12, then up to 96 while a case is undecided)"
     add("--rounds", type=values.processes, metavar="N", help=rounds)
-    late = "start no round that would end later (default 30)"
+    late = "start no round that would end after M minutes (default: 30)"
     add("--max-minutes", type=values.minutes, default=30.0, metavar="M", help=late)
-    going = "do not stop at a regression beyond doubt while other cases are undecided"
+    going = "do not stop at a clear regression while other cases are undecided"
     add("--keep-going", action="store_true", help=going)
-    add("--alpha", type=values.share, default=0.05, help="false-alarm rate (default 0.05)")
-    small = "smaller changes do not count (default 0.03 or 3%%)"
+    add(
+        "--alpha",
+        type=values.share,
+        default=0.05,
+        metavar="SHARE",
+        help="false-alarm rate (default: 0.05)",
+    )
+    small = "smaller changes do not count (default: 0.03, or 3%%)"
     add("--minimum-effect", type=values.share, metavar="SHARE", help=small)
-    gated = "gate on this (repeatable; default cold_seconds, compile, warm_call_seconds)"
+    gated = "gate on this (repeatable; default: cold_seconds, compile, warm_call_seconds)"
     add("--gate-on", action="append", metavar="QUANTITY", help=gated)
     add("--no-counts", action="store_true", help="ignore exact counts (compiles, equations)")
     control = "a case that the change cannot touch (default: NumPy under this Python), or none"
@@ -96,13 +105,18 @@ def _add_outputs(group: Options) -> None:
     """These may be given again with --resume."""
     add = group.add_argument
     add("--out", type=Path, metavar="DIR", help="output directory; must be new")
-    add("--resume", type=Path, metavar="DIR", help="finish an interrupted gate as planned")
+    add(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="finish an interrupted gate, with its original plan",
+    )
     add("--explain", action="store_true", help="for failing cases: phase, function, HLO diff")
     add("--explain-all", action="store_true", help="the same for every case")
     add("--json", action="store_true", help="print the report as JSON")
     add("--markdown", type=Path, metavar="FILE", help="write a summary for a pull request")
     add("--junit", type=Path, metavar="FILE", help="write JUnit XML")
-    github = "print GitHub annotations (default where GITHUB_ACTIONS is set)"
+    github = "print GitHub annotations (default: if GITHUB_ACTIONS is set)"
     add("--annotations", action="store_true", help=github)
 
 

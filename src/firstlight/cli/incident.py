@@ -6,24 +6,22 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_actions
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("incident")
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    about = "Collect the current state of a process and its alerts, as the start of a postmortem."
+    action = add_actions(commands, "incident", about)
     about = "write down versions, alerts, cache hits, recompiles and programs"
-    collect = actions.add_parser(
-        "collect", help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
-    add = collect.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add = action("collect", about, handle)
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     add("--prometheus", metavar="URL", help="the Prometheus to query")
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
-    add("--warm", type=Path, metavar="MANIFEST", help="a manifest of what the cache should hold")
-    add("--constraints", type=Path, metavar="FILE", help="pinned versions")
-    collect.set_defaults(handle=handle, parser=collect)
+    add("--warm", type=Path, metavar="MANIFEST", help="the programs that should be in the cache")
+    add("--constraints", type=Path, metavar="FILE", help="the versions that should be installed")
 
 
 def handle(options: argparse.Namespace) -> int:

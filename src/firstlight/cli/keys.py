@@ -10,7 +10,7 @@ from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import adding_actions
+from firstlight.cli.values import add_actions
 from firstlight.present.plain_text import printable
 from firstlight.snapshot.errors import KeyFileError
 
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("keys")
-    action = adding_actions(parser)
+    about = "Manage your signing key, and the keys whose signatures you trust."
+    action = add_actions(commands, "keys", about)
     add = action("generate", "make a key pair (Ed25519)", generate)
     out = "private key file; must be new (default: your own key)"
     add("--out", type=Path, metavar="FILE", help=out)
-    add("--passphrase", action="store_true", help="ask for a passphrase for the key")
+    add(
+        "--passphrase",
+        action="store_true",
+        help="ask for a passphrase, and encrypt the key with it",
+    )
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line is the passphrase")
     add = action("show", "print the public key and its id", show_key)
     add("key", nargs="?", metavar="KEY", help="a key file (default: your own)")
@@ -38,25 +42,32 @@ def add_to(commands: Commands) -> None:
         "time stamps you trust",
     )
     add("--name", required=True, metavar="NAME", help="whose key it is")
-    day = {"type": date.fromisoformat, "metavar": "DAY"}
-    add("--until", **day, help="only signatures before this day (2027-01-31)")
+    day = {"type": _day, "metavar": "DAY"}
+    add("--until", **day, help="only signatures before this day, such as 2027-01-31")
     programs = {"action": "store_true"}
     about = (
-        "trust it for compiled programs instead: whatever its holder signs runs with your rights"
+        "trust it for compiled programs instead: everything its holder signs runs with your rights"
     )
     add("--programs", "--for-programs", **programs, help=about)
-    add = action("revoke", "distrust the signatures of a lost or stolen key", revoke_key)
-    add("id", metavar="ID", help="its id, or the beginning of it")
-    since = "since this day (default: today); signatures proven to be older stay trusted"
+    add = action("revoke", "stop trusting the signatures of a lost or stolen key", revoke_key)
+    add("id", metavar="ID", help="the id of the key, or its first characters")
+    since = "from this day on (default: today); signatures proven to be older stay trusted"
     add("--since", **day, help=since)
-    for_programs = "of the keys trusted for compiled programs"
+    for_programs = "among the keys trusted for compiled programs"
     add("--programs", "--for-programs", **programs, help=for_programs)
     add = action("forget", "remove a key from the trusted keys", forget_key)
-    add("id", metavar="ID", help="its id, or the beginning of it")
+    add("id", metavar="ID", help="the id of the key, or its first characters")
     add("--programs", "--for-programs", **programs, help=for_programs)
     add = action("list", "list the trusted keys", list_keys)
     add("--json", action="store_true", help="print JSON")
-    add("--programs", "--for-programs", **programs, help="those trusted for compiled programs")
+    add("--programs", "--for-programs", **programs, help="the keys trusted for compiled programs")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a day such as 2027-01-31") from None
 
 
 def _trusted(options: argparse.Namespace) -> TrustedKeys:
@@ -134,18 +145,18 @@ def trust_key(options: argparse.Namespace) -> int:
 def revoke_key(options: argparse.Namespace) -> int:
     found = _trusted(options).revoke(options.id, options.since or datetime.now(UTC).date())
     print(f"Revoked since {found.revoked}: {found.name} ({found.key.id})")
-    _tell_of_programs(options, found.key.id)
+    _print_how_to_prune(options, found.key.id)
     return 0
 
 
 def forget_key(options: argparse.Namespace) -> int:
     key_id = _trusted(options).remove(options.id)
     print(f"No longer trusted: {key_id}")
-    _tell_of_programs(options, key_id)
+    _print_how_to_prune(options, key_id)
     return 0
 
 
-def _tell_of_programs(options: argparse.Namespace, key_id: str) -> None:
+def _print_how_to_prune(options: argparse.Namespace, key_id: str) -> None:
     if options.programs:
         command = f"firstlight cache prune --signed-by {key_id}"
         print(f"What it signed before may be in your cache. Remove it: {command}")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("list")
+    about = "List workloads, backends and suites, or the cases of one target."
+    parser = add_command(commands, "list", handle, about)
     parser.add_argument(
         "target",
         nargs="?",
         metavar="SUITE|WORKLOAD|FILE.py",
-        help="list the names of its cases, which `run -b REGEX` selects from",
+        help="list the cases of this target, from which `run -b REGEX` selects",
     )
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

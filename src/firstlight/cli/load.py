@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import between, seconds
+from firstlight.cli.values import add_command, between, positive, seconds
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -20,34 +20,45 @@ examples:
   firstlight load http://127.0.0.1:8000/models/mlp --rate 2000     an open loop: latency counts from
                                                                    when a request was due
 
-Without --body, each request is one row of ones, shaped as the server's metadata say. Requests go to
-other machines only if --allow-host names them.
+Without --body, each request is one row of ones, in the shape from the server's metadata. Requests
+go to other machines only if --allow-host names them.
 
-exit codes: 0 all answers were 2xx or 429; 1 some were not; 2 wrong usage, or no answer"""
+exit codes: 0 every answer was 2xx or 429; 1 some were not; 2 wrong usage, or no answer"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "load",
-        help="send load to a server and keep the latencies as a run",
-        description="Send a bounded load to an HTTP server, in a closed or an open loop.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Send a bounded load to an HTTP server, in a closed or an open loop.",
+        EPILOG,
     )
     add = parser.add_argument
     add("url", metavar="URL", help="where to POST, such as http://127.0.0.1:8000/models/mlp")
-    add("-c", "--connections", type=between(1, 1024), default=32,
+    add("-c", "--connections", type=between(1, 1024), default=32, metavar="N",
         help="concurrent connections (default: 32)")  # fmt: skip
-    add("--seconds", type=seconds, default=10.0, help="length of a round (default: 10)")
-    add("--rounds", type=between(1, 1000), default=3,
+    about = "length of a round (default: 10)"
+    add("--seconds", type=seconds, default=10.0, metavar="SECONDS", help=about)
+    add("--rounds", type=between(1, 1000), default=3, metavar="N",
         help="number of rounds, each with new connections (default: 3)")  # fmt: skip
-    add("--rate", type=_rate, help="requests per second, in an open loop")
-    add("--requests", type=int, metavar="N", help="requests per round, at most")
-    add("--body", type=Path, metavar="FILE", help="body of the requests")
-    add("--token-file", metavar="FILE", help="a bearer token to send")
-    add("--allow-host", metavar="NAME", help="a host other than this machine to allow")
-    add("--out", type=Path, metavar="DIR", help="directory of the run; must be new")
-    parser.set_defaults(handle=handle, parser=parser)
+    add("--rate", type=positive(1e6, "requests per second"), metavar="R",
+        help="requests per second, in an open loop")  # fmt: skip
+    add("--requests", type=int, metavar="N", help="send at most N requests per round")
+    add(
+        "--body",
+        type=Path,
+        metavar="FILE",
+        help="the body of every request (default: one row of ones)",
+    )
+    add("--token-file", metavar="FILE", help="a file with the bearer token to send")
+    add("--allow-host", metavar="NAME", help="allow this host, other than this machine")
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="output directory; must be new (default: firstlight-runs/…)",
+    )
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -101,10 +112,3 @@ async def _measured(target: Target, loop: Loop, rounds: int, out: Path | None) -
     print(f"Run: {run.path}")
     codes = {code for seen in loads for code in seen.statuses}
     return 0 if all(200 <= code < 300 or code == 429 for code in codes) else 1
-
-
-def _rate(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1e6:
-        raise argparse.ArgumentTypeError("must be a positive number of requests per second")
-    return value

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_actions, minutes
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
@@ -15,50 +17,50 @@ examples:
   firstlight ops build --out ops --objective warm_latency=99.5 --runbooks https://wiki.lab/runbooks
   promtool test rules ops/prometheus/rules_test.yml
 
-exit codes: 0 written; 2 wrong usage."""
+exit codes: 0 written; 2 wrong usage, or Prometheus does not answer"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "ops", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    about = "Write alert rules, dashboards and runbooks for your services; show a dashboard."
+    action = add_actions(commands, "ops", about, EPILOG)
     about = "write alert rules and their tests, dashboards, manifests and runbooks"
-    build = actions.add_parser("build", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    add = build.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add = action("build", about, handle)
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     add(
         "--objective",
         action="append",
         default=[],
         type=_objective,
         metavar="NAME=PERCENT",
-        help="another objective, such as availability=99.95",
+        help="change an objective, such as availability=99.95 (repeatable)",
     )
     add(
         "--page-burn",
         type=float,
         metavar="RATE",
-        help="page at this burn rate over an hour, such as 3",
+        help="page at this burn rate over an hour, such as 3 (default: 14.4, or 6 over six hours)",
     )
-    add("--runbooks", default="runbooks", metavar="URL", help="where the runbooks are published")
+    add(
+        "--runbooks",
+        default="runbooks",
+        metavar="URL",
+        help="address of the runbooks, for links in alerts (default: runbooks)",
+    )
     add(
         "--speed", type=int, default=1, metavar="N", help="divide all times by N, to try out alerts"
     )
-    build.set_defaults(handle=handle, parser=build)
-    about = "draw a dashboard from Prometheus, without Grafana"
-    show = actions.add_parser("show", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    add = show.add_argument
-    add("dashboard", choices=("executive", "on-call", "debug"))
+    add = action("show", "draw a dashboard from Prometheus, without Grafana", handle_show)
+    add("dashboard", choices=("executive", "on-call", "debug"), help="the dashboard to draw")
     add(
         "--prometheus",
         default="http://127.0.0.1:9090",
         metavar="URL",
-        help="default: http://127.0.0.1:9090",
+        help="the Prometheus to query (default: http://127.0.0.1:9090)",
     )
-    add("--minutes", type=float, default=60.0, help="how far back (default: 60)")
-    add("--out", type=Path, default=Path("dashboard.html"), metavar="FILE")
-    show.set_defaults(handle=handle_show, parser=show)
+    about = "how far back (default: 60)"
+    add("--minutes", type=minutes, default=60.0, metavar="M", help=about)
+    about = "the page to write (default: dashboard.html)"
+    add("--out", type=Path, default=Path("dashboard.html"), metavar="FILE", help=about)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -91,4 +93,7 @@ def handle_show(options: argparse.Namespace) -> int:
 
 def _objective(text: str) -> tuple[str, float]:
     name, _, percent = text.partition("=")
-    return name, float(percent)
+    try:
+        return name, float(percent)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give NAME=PERCENT") from None

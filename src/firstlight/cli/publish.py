@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
 from firstlight.records import to_json
@@ -36,15 +37,17 @@ What is published: the raw samples, the plan, the machine, the versions of all p
 environment variables shown by `firstlight system`. Home directories, passwords, tokens, values of
 variables named like secrets, and the user and machine names are replaced, and listed; use --redact
 for anything else that must not be public.
-"""
+
+exit codes: 0 published; 2 refused, wrong usage or a machine problem; 130 interrupted"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "publish",
-        description="Make a content-addressed snapshot of one or more runs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Make an immutable, content-addressed snapshot of one or more runs.",
+        EPILOG,
     )
     add, signing = parser.add_argument, parser.add_mutually_exclusive_group()
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
@@ -75,7 +78,6 @@ def add_to(commands: Commands) -> None:
     source = "add your own benchmark file, so that others can measure it again"
     add("--with-source", action="store_true", help=source)
     add("--json", action="store_true", help="print what was published as JSON")
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
 from firstlight.records import OutputError, now, stamp
 
@@ -27,16 +28,17 @@ examples:
 Nothing in the snapshot is executed: its cases are looked up by name in this installation, and the
 publisher's file is run only if you name it here and its hash matches the recorded one.
 
-exit codes: 0 every case agrees, 1 a case differs (with --check: something does not hold), 2 refused
-or a machine problem, 3 none differs, but not all agree, 130 interrupted"""
+exit codes: 0 every case agrees; 1 a case differs (with --check: a claim does not hold); 2 refused,
+or a machine problem; 3 none differs, but not all agree; 130 interrupted"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "replicate",
-        description="Verify a snapshot, measure its cases again with the same protocol, compare.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Verify a snapshot, measure its cases again with the same protocol, and compare.",
+        EPILOG,
     )
     add = parser.add_argument
     add(
@@ -60,7 +62,6 @@ def add_to(commands: Commands) -> None:
         "SNAPSHOT if given",
     )
     add("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:

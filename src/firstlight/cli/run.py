@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = values.add_command(
+        commands,
         "run",
-        description="Measure cold start, phase by phase, and warm calls in fresh processes.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Measure cold start, phase by phase, and warm calls in fresh processes.",
+        EPILOG,
     )
     add = parser.add_argument
     add(
@@ -37,10 +38,12 @@ def add_to(commands: Commands) -> None:
         metavar="SUITE|WORKLOAD|FILE.py",
         help="quick (default), standard, full, the name of a workload, or your own file",
     )
-    values.add_case_options(parser, "limit per process (default: 120 quick, otherwise 300 or more)")
+    values.add_case_options(
+        parser, "time limit per process (default: 120 with --quick, otherwise 300 or more)"
+    )
     out = "output directory; must be new (default: firstlight-runs/TIME-TARGET)"
     add("--out", type=Path, metavar="DIR", help=out)
-    fresh = "fresh processes per case (default: 6 quick, 20 full, otherwise 10)"
+    fresh = "fresh processes per case (default: 6 with --quick, 20 for full, otherwise 10)"
     add("-p", "--processes", type=values.processes, metavar="N", help=fresh)
     effort = parser.add_mutually_exclusive_group()
     for name, about in (
@@ -50,15 +53,21 @@ def add_to(commands: Commands) -> None:
         effort.add_argument(
             f"--{name}", dest="effort", action="store_const", const=name, help=f"{about} warm part"
         )
-    add("--seed", type=int, default=0, metavar="N", help="seed of the random run order (default 0)")
-    add("--resume", type=Path, metavar="DIR", help="finish an interrupted run as planned")
+    add(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random run order (default: 0)"
+    )
+    add(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="finish an interrupted run, with its original plan",
+    )
     add(
         "--on",
         metavar="ray[://HOST:PORT]",
         help="measure on the nodes of a Ray cluster, one process at a time on each; machines of "
         "different classes make different runs (needs the extra 'ray')",
     )
-    parser.set_defaults(handle=handle)
 
 
 EPILOG = """\
@@ -67,8 +76,8 @@ examples:
   firstlight run mlp_train -b small --cache none --cache warm
   firstlight run bench_mine.py --backend jax-jit    functions marked with @firstlight.bench
 
-exit codes: 0 success, 1 a case failed or is unproven, 2 wrong usage (including a @bench function
-that breaks its contract) or a machine problem, 130 interrupted"""
+exit codes: 0 success; 1 a case failed or is unproven; 2 wrong usage (including a @bench function
+that breaks its contract) or a machine problem; 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:

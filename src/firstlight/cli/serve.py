@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import between, seconds
+from firstlight.cli.values import add_command, between, seconds, size
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -24,40 +24,56 @@ examples:
 SIGHUP reloads the files; the old versions serve until the new ones are ready. SIGTERM answers the
 requests that have arrived, then exits.
 
-exit codes: 0 stopped by a signal; 2 a model, an address or an option that cannot be used."""
+exit codes: 0 stopped by a signal; 2 a model, an address or an option cannot be used"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "serve",
-        help="serve jitted functions over HTTP; no request pays for a compile",
-        description="Serve models over the Open Inference Protocol v2 and plain JSON.\n"
+        handle,
+        "Serve models over the Open Inference Protocol v2 and plain JSON.\n"
         "Everything is compiled, or loaded from the cache, before the first request.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     add = parser.add_argument
     add("targets", nargs="*", metavar="FILE[:NAME]",
         help="files with models, or frozen functions; see docs/serve.md")  # fmt: skip
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
-    add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    add(
+        "--host",
+        metavar="NAME",
+        default="127.0.0.1",
+        help="address to listen on (default: this machine only)",
+    )
     port = between(0, 65535)
-    add("--port", type=port, default=8000, help="port to listen on; 0: any (default: 8000)")
-    add("--grpc-port", type=port, help="port for the same protocol over gRPC; 0: any")
-    add("--otlp", metavar="URL", help="send traces and metrics to a collector, http://HOST:4318")
+    about = "port to listen on; 0: any (default: 8000)"
+    add("--port", type=port, default=8000, metavar="PORT", help=about)
+    add("--grpc-port", type=port, metavar="PORT", help="port for gRPC (default: no gRPC); 0: any")
+    add(
+        "--otlp",
+        metavar="URL",
+        help="send traces and metrics to this OpenTelemetry collector (http://HOST:4318)",
+    )
     add("--readers", type=between(0, 64), default=0, metavar="N",
-        help="processes that read requests (default: 0, the server itself does)")  # fmt: skip
+        help="processes that read requests (default: 0, the server reads them itself)")  # fmt: skip
     add("--token-file", metavar="FILE", help="the bearer token that clients must send")
-    add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more (4G)")
-    add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
-    add("--request-seconds", type=seconds, help="limit for a request to arrive (default: 20)")
-    add("--drain-seconds", type=seconds, default=30.0, help="limit for stopping (default: 30)")
-    add("--cache", metavar="DIR|URL", help="where programs are kept (see docs/warmstart.md)")
+    add(
+        "--memory-limit", type=size, metavar="SIZE", help="refuse models that need more, such as 4G"
+    )
+    add("--max-body", type=size, metavar="SIZE", help="refuse larger requests (default: 64M)")
+    about = "time limit for a request to arrive (default: 20)"
+    add("--request-seconds", type=seconds, metavar="SECONDS", help=about)
+    about = "time limit for answering what has arrived, when stopped (default: 30)"
+    add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
+    add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
     add("--on", metavar="ray[://HOST:PORT]", help="serve with replicas in Ray Serve")
-    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="default: 1:4")
-    add("--replica-cpus", type=float, default=1.0, metavar="N", help="of each (default: 1)")
-    add("--replica-gpus", type=float, default=0.0, metavar="N", help="of each (default: 0)")
-    parser.set_defaults(handle=handle, parser=parser)
+    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX",
+        help="with --on: fewest and most replicas (default: 1:4)")  # fmt: skip
+    about = "with --on: CPUs per replica (default: 1)"
+    add("--replica-cpus", type=float, default=1.0, metavar="N", help=about)
+    about = "with --on: GPUs per replica (default: 0)"
+    add("--replica-gpus", type=float, default=0.0, metavar="N", help=about)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -167,21 +183,11 @@ def _require_installed(what: str, extra: str, *modules: str) -> None:
 
 
 def _replicas(text: str) -> tuple[int, int]:
-    least, _, most = text.partition(":")
-    values = int(least), int(most or least)
-    if not 1 <= values[0] <= values[1]:
-        raise argparse.ArgumentTypeError("must be MIN:MAX, from 1 on")
-    return values
-
-
-def _size(text: str) -> int:
-    """Parse 512M, 4G, or bytes."""
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    unit = units.get(text[-1:].upper(), 1)
+    low, _, high = text.partition(":")
     try:
-        value = int(float(text[:-1] if unit > 1 else text) * unit)
-    except (ValueError, OverflowError):
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be a positive size, such as 512M or 4G")
-    return value
+        values = int(low), int(high or low)
+    except ValueError:
+        values = 0, 0
+    if not 1 <= values[0] <= values[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: give MIN:MAX, such as 1:4")
+    return values

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
 from firstlight.records import to_json, write_new
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("show")
+    about = "Print the results of a run as a table or JSON, or write its report."
+    parser = add_command(commands, "show", handle, about)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--json", action="store_true", help="print a list of cases as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE (new)")
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
     from firstlight.site.site_building import Built
@@ -20,15 +22,16 @@ examples:
 Every snapshot is verified first. One that does not verify is named on the first page with the
 reason, and none of its content is shown. Rebuilding makes only the pages of new snapshots.
 
-exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a machine problem"""
+exit codes: 0 built; 1 built, but a snapshot was refused; 2 wrong usage or a machine problem"""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "site",
-        description="Build a static site of the snapshots in a directory or at a URL.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Build a static site of the snapshots in a directory or at a URL.",
+        EPILOG,
     )
     add = parser.add_argument
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")
@@ -42,7 +45,6 @@ def add_to(commands: Commands) -> None:
         help="repository for links that compare commits, such as https://github.com/me/project",
     )
     add("--json", action="store_true", help="print what was built as JSON")
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
 from firstlight.records import NOISY_SHARE, to_json
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("snapshots")
+    about = "List the snapshots in a directory or at a URL."
+    parser = add_command(commands, "snapshots", handle, about)
     add = parser.add_argument
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")
     add("--case", metavar="TEXT", help="only those with a case whose name contains TEXT")
     add("--rebuild", action="store_true", help="rebuild the catalogue from the snapshots")
     add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

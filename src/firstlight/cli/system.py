@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("system")
+    about = "Show what a run would record about this machine, and what makes it noisy."
+    parser = add_command(commands, "system", handle, about)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:

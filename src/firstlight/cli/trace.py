@@ -46,21 +46,27 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     first_result = (
-        "marks the first result: a regular expression that matches a line the program prints, or "
-        "the source line that reads it (train.py:27)"
+        "what marks the first result: a regular expression that matches a line the program prints, "
+        "or the source line that reads the result (train.py:27)"
     )
     what_if = (
         "run the program again with less optimisation and with a warm compilation cache; measure "
         "what that would gain"
     )
-    out = "a new folder (default firstlight-traces/TIME-NAME)"
+    out = "output directory; must be new (default: firstlight-traces/TIME-NAME)"
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
     add("--out", type=Path, metavar="DIR", help=out)
     add("--first-result", type=_pattern, metavar="PATTERN", help=first_result)
     _add_outputs_and_limits(parser)
     add("--what-if", action="store_true", help=what_if)
-    add("--what-if-rounds", type=_rounds, default=3, metavar="N", help="runs of each (default 3)")
-    add("--dump-hlo", action="store_true", help="keep the compiled programs, for trace diff")
+    add(
+        "--what-if-rounds",
+        type=_rounds,
+        default=3,
+        metavar="N",
+        help="number of runs of each (default: 3)",
+    )
+    add("--dump-hlo", action="store_true", help="keep the compiled programs, for `trace diff`")
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(handle=handle, parser=parser)
 
@@ -68,18 +74,18 @@ def add_to(commands: Commands) -> None:
 def _add_outputs_and_limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for option, about in (
-        ("--json", "write the report as JSON"),
-        ("--html", "write the report there (default DIR/report.html)"),
+        ("--json", "write the report as JSON too"),
+        ("--html", "write the HTML report to FILE (default: DIR/report.html)"),
         ("--chrome", "write a timeline for ui.perfetto.dev or chrome://tracing"),
     ):
         add(option, type=Path, metavar="FILE", help=about)
-    add("--redact", action="store_true", help="omit paths, values, source and arguments")
+    add("--redact", action="store_true", help="leave out paths, values, source lines and arguments")
     add("--quiet", action="store_true", help="print only exceeded limits")
     add = parser.add_argument_group("limits, for CI").add_argument
     add("--max-compiles", type=_count, metavar="N", help="programs compiled in total")
     add("--max-recompiles", type=_count, metavar="N", help="recompiles of the same function")
     add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
-    late = "a time since the start (30s), or the number of results read by the program (100)"
+    late = "after a time since the start (30s) or a number of results read by the program (100)"
     add("--forbid-compile-after", metavar="WHEN", help=late)
 
 
@@ -116,7 +122,7 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
         command, folder, variables, meanwhile=partial(_load_what_reports_need, options.quiet)
     )
     hold = _report(command, folder, outcome, options, "" if options.redact else " ".join(program))
-    gc.freeze()  # or Python looks through all of it for garbage once more before it ends
+    gc.freeze()  # or Python would search all of it for garbage once more at exit
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
 
 
@@ -134,13 +140,13 @@ def _require_folders(options: argparse.Namespace) -> None:
 
 
 def _first_result_variable(options: argparse.Namespace) -> dict[str, str]:
-    """What a traced process learns from its environment: what marks its first result."""
+    """Return the environment variable that tells a traced process what its first result is."""
     return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
 
 
 def _load_what_reports_need(quiet: bool) -> None:
-    """Import the report while the program runs, so that nobody waits for it afterwards."""
-    with suppress(Exception):  # whatever it is, it comes again when it is needed
+    """Import what reports need while the program runs, to save the time afterwards."""
+    with suppress(Exception):  # an error comes again when the module is needed
         from firstlight.trace import findings  # noqa: F401
         from firstlight.trace.show import html  # noqa: F401
 
@@ -181,12 +187,12 @@ def _report(
 
             redact_folder(folder)
         what_if = _what_if(command, folder, outcome, options)
-        trace, found = _judged(folder, limits)
+        trace, found = _load(folder, limits)
         hold = not found
         _outputs(trace, found, folder, options, name, outcome, what_if)
     except Exception as error:
-        told = str(error).rstrip(".") if isinstance(error, FirstlightError) else repr(error)
-        _say(f"no report: {told}. The log was kept: firstlight trace report {folder}")
+        why = str(error).rstrip(".") if isinstance(error, FirstlightError) else repr(error)
+        _say(f"no report: {why}. The log was kept: firstlight trace report {folder}")
     return hold
 
 
@@ -209,7 +215,7 @@ def _what_if(
     return found
 
 
-def _judged(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
+def _load(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
     """Return the trace and the exceeded limits."""
     from firstlight.trace.findings import load
     from firstlight.trace.findings.limits import exceeded
@@ -298,7 +304,7 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
 
             folder = Path(copy)
             redact_copy(options.folder, folder)
-        trace, found = _judged(folder, limits)
+        trace, found = _load(folder, limits)
         _outputs(trace, found, folder, options, "" if options.redact else str(folder))
     return 1 if found else 0
 
@@ -333,7 +339,7 @@ def _say(text: str) -> None:
 
 
 def _shown(write: Callable[..., None], *about: object) -> None:
-    """Print, if anybody reads it: exit codes do not depend on that."""
+    """Print; a reader that has left does not change the exit code."""
     if sys.stderr is None:
         return
     try:
@@ -345,13 +351,13 @@ def _shown(write: Callable[..., None], *about: object) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _count(text: str, least: int = 0) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {least} or more")
+def _count(text: str, low: int = 0) -> int:
+    if not text.isdecimal() or int(text) < low:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {low} or more")
     return int(text)
 
 
-_rounds = partial(_count, least=1)
+_rounds = partial(_count, low=1)
 
 
 def _pattern(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Shared by several commands: checked argument values, the choice of cases, signals."""
+"""Shared by several commands: their parsers, checked values, the choice of cases, signals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,33 @@ if TYPE_CHECKING:
     Options = argparse._ActionsContainer  # a parser, or a group of its options
 
 
-def adding_actions(parser: argparse.ArgumentParser) -> Callable[[str, str, Handler], AddArgument]:
-    """A function that adds an action (name, help, handler) and returns its `add_argument`."""
+def add_command(
+    commands: Commands, name: str, handle: Handler, description: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command; the line breaks of its description and epilog are kept."""
+    parser = commands.add_parser(
+        name,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(handle=handle, parser=parser)
+    return parser
+
+
+def add_actions(
+    commands: Commands, name: str, description: str, epilog: str = ""
+) -> Callable[[str, str, Handler], AddArgument]:
+    """Add a command that consists of actions.
+
+    Return a function that adds one (name, help, handler) and returns its `add_argument`.
+    """
+    parser = commands.add_parser(
+        name,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, handle: Handler) -> AddArgument:
@@ -31,38 +56,51 @@ def processes(text: str) -> int:
     """Parse the number of processes per case."""
     from firstlight.measure.planning import MAX_PROCESSES
 
-    value = int(text)
-    if not 1 <= value <= MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_PROCESSES}")
-    return value
+    return between(1, MAX_PROCESSES)(text)
 
 
 def between(low: int, high: int) -> Callable[[str], int]:
     """A parser for whole numbers in this range."""
 
     def parse(text: str) -> int:
-        value = int(text)
+        value = int(text) if text.isdecimal() else -1
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must be {low} to {high}")
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from {low} to {high}")
         return value
 
-    parse.__name__ = "whole number"  # argparse names it if the text is not a number
     return parse
 
 
-def _positive(limit: float, unit: str) -> Callable[[str], float]:
+def positive(limit: float, unit: str) -> Callable[[str], float]:
+    """A parser for positive numbers up to a limit."""
+
     def parse(text: str) -> float:
-        value = float(text)
-        if not 0 < value < limit:
-            raise argparse.ArgumentTypeError(f"must be a positive number of {unit}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value <= limit:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a positive number of {unit}")
         return value
 
-    parse.__name__ = unit  # argparse names it if the text is not a number
     return parse
 
 
-seconds = _positive(1e6, "seconds")
-minutes = _positive(1e5, "minutes")
+seconds = positive(1e6, "seconds")
+minutes = positive(1e5, "minutes")
+
+
+def size(text: str, low: int = 1) -> int:
+    """Parse a size in bytes, as 512M or 1.5G (of 1024 each)."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    unit = units.get(text[-1:].upper(), 1)
+    try:
+        value = int(float(text[:-1] if unit > 1 else text) * unit)
+    except (ValueError, OverflowError):
+        value = -1
+    if value < low:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of bytes, such as 500M or 4G")
+    return value
 
 
 def share(text: str) -> float:
@@ -81,9 +119,12 @@ def share(text: str) -> float:
 def cpus(text: str) -> tuple[int, ...]:
     """Parse CPUs written as 0,2-3."""
     found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give CPUs such as 0,2-3") from None
     if not hasattr(os, "sched_getaffinity"):
         raise argparse.ArgumentTypeError("this system cannot pin processes")
     usable = os.sched_getaffinity(0)

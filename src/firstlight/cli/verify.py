@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
 from firstlight.records import JsonObject, to_json
@@ -23,33 +24,32 @@ if TYPE_CHECKING:
     from firstlight.snapshot.verification import Verification
 
 EPILOG = """\
-exit codes: 0 everything was checked and holds, 1 something does not, 2 not a readable snapshot
-(including one from a newer Firstlight, or with links, decompression bombs or paths that lead out),
-3 nothing wrong was found, but not everything could be checked: skipped checks are listed as
-`skipped`, files of which only the hash is known as `unchecked`; for a place with many, the worst
-"""
+exit codes: 0 everything was checked and holds; 1 something does not hold; 2 not a readable snapshot
+(this includes one from a newer Firstlight, and links, decompression bombs or paths that lead out of
+it); 3 nothing wrong was found, but not everything could be checked: skipped checks are listed as
+`skipped`, files of which only the hash is known as `unchecked`. For several, the worst."""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "verify",
-        description="Check a snapshot without trusting it. Nothing is unpacked or executed.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        handle,
+        "Check a snapshot without trusting it. Nothing is unpacked or executed.",
+        EPILOG,
     )
     add = parser.add_argument
     add(
         "snapshot",
         metavar="SNAPSHOT",
         help="a directory, a .tar, a .tar.gz, or a URL (a prefix of the id is enough); or a place "
-        "with many, all of which are verified",
+        "that holds snapshots, all of which are verified",
     )
     add("--id", metavar="ID", help="the id it must have, from a paper or a colleague")
     add("--require-trusted", action="store_true", help="fail unless a trusted key signed it")
     token = "an RFC 3161 token over its index.json (default: ID.tsr beside it)"
     add("--timestamp", type=Path, metavar="FILE", help=token)
     add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import adding_actions
+from firstlight.cli.values import add_actions
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -25,37 +25,40 @@ examples:
   firstlight warm check train.warm                  exit code 1: something would be compiled
   firstlight warm pack train.pack; firstlight warm unpack train.pack
 
-exit codes: 0 success; 1 programs that failed, are missing or stale; 2 wrong usage. record and
-build --run return the exit code of the program."""
+exit codes: 0 success; 1 a program failed, is missing or is stale; 2 wrong usage. `record` and
+`build --run` return the exit code of the program."""
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "warm", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    action = adding_actions(parser)
+    about = "Record what a program compiles, compile it elsewhere, check it, carry it in one file."
+    action = add_actions(commands, "warm", about, EPILOG)
+    manifest = {"type": Path, "metavar": "MANIFEST", "help": "a file written by `warm record`"}
     cache = {"metavar": "DIR|URL", "help": "the cache (default: your own)"}
-    folder = {"type": Path, "metavar": "DIR", "help": "default: your own"}
+    folder = {"type": Path, "metavar": "DIR", "help": "the cache (default: your own)"}
     add = action("record", "run a program and record what it compiles", record)
-    out = "the manifest (default: the program's name with .warm)"
+    out = "the manifest to write (default: the program's name with .warm)"
     add("--out", type=Path, metavar="MANIFEST", help=out)
     add("--cache", **cache)
     add("program", nargs=argparse.REMAINDER, help="program.py, or a command, and its arguments")
     add = action("build", "compile everything in a manifest into a cache, in parallel", build)
-    add("manifest", type=Path, metavar="MANIFEST")
+    add("manifest", **manifest)
     add("--cache", **cache)
-    add("--jobs", type=int, metavar="N", help=f"processes (default: {os.cpu_count() or 1})")
-    run = "run the recorded program instead, from its folder: for another version of JAX"
+    add("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    run = "run the recorded program itself, in its folder; needed for another version of JAX"
     add("--run", action="store_true", help=run)
-    add = action("check", "list what a manifest has and a cache lacks", check)
-    add("manifest", type=Path, metavar="MANIFEST")
+    add = action("check", "list the programs of a manifest that a cache lacks", check)
+    add("manifest", **manifest)
     add("--cache", **cache)
     add = action("pack", "write compiled programs to one signed file", pack)
-    add("out", type=Path, metavar="OUT")
-    add("--manifest", type=Path, help="only the programs of this manifest")
+    add("out", type=Path, metavar="FILE", help="the file to write")
+    add("--manifest", type=Path, metavar="MANIFEST", help="only the programs of this manifest")
     add("--cache", **folder)
-    add = action("unpack", "store the programs of such a file if a trusted key signed it", unpack)
-    add("file", type=Path, metavar="FILE")
+    add = action(
+        "unpack",
+        "store the programs of a packed file in a cache if a trusted key signed it",
+        unpack,
+    )
+    add("file", type=Path, metavar="FILE", help="a file written by `warm pack`")
     add("--cache", **folder)
 
 
@@ -96,7 +99,7 @@ def build(options: argparse.Namespace) -> int:
         raise CacheError(NEEDS_KEY)
     if options.run:
         return _build_by_running(found, options)
-    built = building.build(found, where, options.jobs or os.cpu_count() or 1, _tell)
+    built = building.build(found, where, options.jobs or os.cpu_count() or 1, _print_built)
     missing = _not_in_cache(found, options.cache)
     failed = [one for one in built if one.outcome is building.Outcome.FAILED]
     compiled = [one for one in built if one.outcome is building.Outcome.COMPILED]
@@ -109,7 +112,7 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _build_by_running(recorded: Manifest, options: argparse.Namespace) -> int:
-    """The program fills the cache itself; 1 if something that it compiled is not there."""
+    """Run the program, which fills the cache; return 1 if something it compiled is not there."""
     from firstlight.present.plain_text import printable
     from firstlight.present.quantities import counted
     from firstlight.warmstart.building import versions_differ
@@ -122,7 +125,7 @@ def _build_by_running(recorded: Manifest, options: argparse.Namespace) -> int:
             f"{options.manifest} was recorded as {command!r}, and there is no {script} here: run "
             "this in the folder of the program, or record it again."
         )
-    print(printable(f"firstlight: runs {command}"), file=sys.stderr, flush=True)
+    print(printable(f"firstlight: running {command}"), file=sys.stderr, flush=True)
     code, found = _recorded(recorded.command, options.cache)
     missing = _not_in_cache(found, options.cache)
     stored = sum(not one.has_callbacks for one in found.programs) - len(missing)
@@ -136,7 +139,7 @@ def _build_by_running(recorded: Manifest, options: argparse.Namespace) -> int:
 
 
 def _recorded(program: list[str], cache: str | None) -> tuple[int, Manifest]:
-    """The exit code of a program that runs with the cache, and what it asked for."""
+    """Run a program with the cache; return its exit code and what it asked for."""
     from firstlight.warmstart import recording
 
     with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as folder:
@@ -147,19 +150,19 @@ def _recorded(program: list[str], cache: str | None) -> tuple[int, Manifest]:
 def _say_if_failed(code: int) -> None:
     if code:
         print(
-            f"firstlight: the program ended with exit code {code}: only what it compiled before "
-            "that is there.",
+            f"firstlight: the program ended with exit code {code}: what it would have compiled "
+            "later is missing.",
             file=sys.stderr,
         )
 
 
 def _not_in_cache(found: Manifest, cache: str | None) -> list[Program]:
-    """What can be stored and is not, after all that this machine has was sent to a shared cache."""
+    """Return the programs that could be in the cache and are not; a shared one is filled first."""
     from firstlight.warmstart import checking
     from firstlight.warmstart.caches import default_cache, push
 
     where = cache or default_cache()
-    if "://" in where:  # what was found in the folder of this machine may not be there
+    if "://" in where:  # it may lack what was found in the folder of this machine
         keys = {one.key for one in found.programs}
         push(where, lambda one: one.key in keys)
     states = checking.check(found, cache)
@@ -213,7 +216,7 @@ def unpack(options: argparse.Namespace) -> int:
 
 
 def _run(program: list[str], cache: str | None, more: dict[str, str]) -> int:
-    """The exit code of a program with the cache; of a file or a module, it is this Python's."""
+    """Run a program with the cache, a file or module under this Python; return its exit code."""
     environment = {**os.environ, "FIRSTLIGHT_WARMSTART": "1", **more}
     if cache:
         environment["FIRSTLIGHT_CACHE_DIR"] = cache if "://" in cache else os.path.abspath(cache)
@@ -223,7 +226,7 @@ def _run(program: list[str], cache: str | None, more: dict[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _tell(one: Built) -> None:
+def _print_built(one: Built) -> None:
     from firstlight.present.plain_text import printable
     from firstlight.present.quantities import duration
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
 EPILOG = """\
-start with:
+examples:
   firstlight hf inspect workspace.json              what it contains, and what looks odd
   firstlight hf fit workspace.json
 
-exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable workspace,
+exit codes: 0 success; 1 a fit did not converge; 2 wrong usage, or an unusable workspace;
 130 interrupted"""
 
 

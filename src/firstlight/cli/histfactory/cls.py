@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
         nargs="+",
         action="extend",
         metavar="MU",
-        help="one or more signal strengths (default 1)",
+        help="one or more signal strengths (default: 1)",
     )
     add_statistic(parser)
     shared.add_cluster(parser)
@@ -38,7 +38,7 @@ def add_statistic(parser: argparse.ArgumentParser) -> None:
         "--test-statistic",
         choices=("qtilde", "q"),
         default="qtilde",
-        help="q allows a negative best-fit signal (default qtilde)",
+        help="q allows a negative best-fit signal (default: qtilde)",
     )
 
 

@@ -33,7 +33,7 @@ def add_to(commands: Commands) -> None:
         type=shared.level,
         default=0.05,
         metavar="P",
-        help="CLs at the limit (default 0.05, for the 95%% confidence level)",
+        help="CLs at the limit (default: 0.05, for the 95%% confidence level)",
     )
     add_statistic(parser)
     parser.add_argument(

@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli.values import between, signals_interrupt
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
+MAX_COUNT = 10**9
 #: Codes of normsys and of histosys, as in `firstlight.histfactory.interpolation`.
 CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
 
@@ -29,10 +32,10 @@ def command(
     asimov: str = "use Asimov data at this signal strength, with the other parameters fitted to "
     "the observed data",
 ) -> argparse.ArgumentParser:
-    """A parser with the workspace, what selects from it, --json, and the options of a fit.
+    """Add a command with the options that select a model and its data.
 
-    model: options that change the model. data: the choice between observed and Asimov data;
-    `asimov` is its help.
+    model: with the options that change the model. data: with the choice between observed and
+    Asimov data; `asimov` is its help.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -51,7 +54,7 @@ def command(
 
 
 def _add_workspace(parser: argparse.ArgumentParser) -> None:
-    """The workspace, what selects from it, and --json."""
+    """The workspace, the choice of measurement and patches, and --json."""
     add = parser.add_argument
     add("workspace", type=Path, metavar="WORKSPACE", help="a pyhf JSON workspace")
     add(
@@ -97,7 +100,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         default=("code4", "code4p"),
         metavar="NORMSYS,HISTOSYS",
         help="interpolation codes: code1 or code4 for normsys, code0, code2 or code4p for histosys "
-        "(default code4,code4p)",
+        "(default: code4,code4p)",
     )
     add(
         "--fix",
@@ -140,9 +143,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=Path,
         metavar="DIR",
-        help="keep every finished piece in this new folder, so that nothing is lost",
+        help="keep finished pieces in this folder, which must be new",
     )
-    add("--resume", action="store_true", help="continue what is in the folder of --checkpoint")
+    add(
+        "--resume",
+        action="store_true",
+        help="continue from the pieces in the folder of --checkpoint",
+    )
     parser.set_defaults(handle=partial(_stoppable, parser.get_default("handle")))
 
 
@@ -150,8 +157,6 @@ def _stoppable(handle: Callable[[argparse.Namespace], int], options: argparse.Na
     """Handle SIGTERM like Ctrl-C, and say how to continue."""
     if options.on is None and options.checkpoint is None:
         return handle(options)
-    from firstlight.cli.values import signals_interrupt
-
     try:
         with signals_interrupt():
             return handle(options)
@@ -185,10 +190,10 @@ def add_plot(parser: argparse.ArgumentParser, what: str, name: str = "--plot") -
 def add_top(parser: argparse.ArgumentParser, what: str, default: int = 20) -> None:
     parser.add_argument(
         "--top",
-        type=count_or_all,
+        type=between(0, MAX_COUNT),
         default=default,
         metavar="N",
-        help=f"{what} (default {default}; 0 for all)",
+        help=f"{what} (default: {default}; 0 for all)",
     )
 
 
@@ -203,20 +208,6 @@ def level(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError("must be a probability between 0 and 1, such as 0.05")
-    return value
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-def count_or_all(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must be 0 (all) or more")
     return value
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
+from firstlight.cli.values import between
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +43,14 @@ def add_to(commands: Commands) -> None:
         dest="end",
         type=shared.number,
         metavar="X",
-        help="end of the range (without a range: best fit ± 3 standard deviations, within bounds)",
+        help="end of the range (default range: best fit ± 3 standard deviations, within bounds)",
     )
     add(
         "--points",
-        type=shared.positive,
+        type=between(1, shared.MAX_COUNT),
         default=41,
         metavar="N",
-        help="number of points (default 41)",
+        help="number of points (default: 41)",
     )
     shared.add_cluster(parser)
     shared.add_plot(parser, "the profile with 1σ and 2σ intervals")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
+from firstlight.cli.values import between
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +34,18 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add(
         "-n",
-        type=shared.positive,
+        type=between(1, shared.MAX_COUNT),
         default=1000,
         metavar="N",
-        help="number of toys; with --cls, per hypothesis (default 1000)",
+        help="number of toys; with --cls, per hypothesis (default: 1000)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="equal seeds draw equal toys (default 0)")
+    add(
+        "--seed",
+        type=between(0, 2**63 - 1),
+        default=0,
+        metavar="N",
+        help="equal seeds draw equal toys (default: 0)",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--mu",
@@ -56,10 +63,8 @@ def add_to(commands: Commands) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.cli.histfactory.job import CommandError, prepare
+    from firstlight.cli.histfactory.job import prepare
 
-    if options.seed < 0:
-        raise CommandError("--seed must be 0 or more.")
     needs_poi = options.mu is not None or options.cls is not None
     job = prepare(options, poi=needs_poi)
     return cls_from_toys(options, job) if options.cls is not None else fit_toys(options, job)
