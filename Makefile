@@ -1,11 +1,11 @@
-# Two commands do everything on a fresh machine: `make run` and `make test`.
+# On a fresh machine, `make run` and `make test` do everything.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A process per core; more than four would mostly wait for the longest file, and need 2 GB each.
+# One process per core, at most four: more would wait for the longest file, and need 2 GB each.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# Hundreds of processes are started: each module is compiled once, by the first, also where the
+# Tests start hundreds of processes: let the first one write bytecode for all, even if the
 # environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	@# Each keeps one core busy, and neither can use two.
+	@# Both use one core only, so they run side by side.
 	@$(MAKE) --no-print-directory -j 2 types collected
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
 	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
@@ -28,11 +28,11 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks
 
-# Imports all tests, so that those who run them find them, and all libraries, as bytecode.
+# Imports all tests, which leaves bytecode of them and of all libraries for the test processes.
 collected: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --collect-only -qq >/dev/null
 
-# The inner loop, about two minutes: everything but what is marked slow (CONTRIBUTING.md says what that is).
+# The inner loop, about two minutes: everything that is not marked slow (see CONTRIBUTING.md).
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,12 +45,12 @@ MATRIX ?= python3.11:0.8.3 python3.13:0.12.0.1
 test-matrix:
 	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done
 
-# Failures on purpose, with the real Prometheus and Alertmanager: fired, named, mended, resolved.
+# Causes failures, with the real Prometheus and Alertmanager: each is alerted, named, cured and resolved.
 ops-test: $(VENV)/.installed-dev
 	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
 	FIRSTLIGHT_OPS_TEST=1 $(BIN)/python -m pytest -v tests/ops
 
-# What would be uploaded, in dist/, after it was installed and tried, its metadata and changelog checked.
+# Builds dist/ for an upload, after tests of the installed package, its metadata and changelog.
 release-check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q tests/packaging
 	rm -rf dist
@@ -61,8 +61,8 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/docs/index.html"
 
-# Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py) and of the
-# gate (benchmarks/gate.py, hours); takes about three quarters of an hour on a quiet machine.
+# The figures in README and docs, except those of a GPU (benchmarks/*_gpu.py) and of the gate
+# (benchmarks/gate.py, hours); takes about three quarters of an hour on a quiet machine.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/trace.py
@@ -77,20 +77,20 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/compile_cache.py
 	$(BIN)/python benchmarks/serve.py # needs wrk
 
-# Ten thousand requests that nobody should send to a running server; a few minutes.
+# Sends ten thousand wrong requests to a running server; a few minutes.
 fuzz-serve: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/fuzz_serve.py
 
 INSTALL := sh tools/install.sh $(BIN)/python
 
-# What Python reads at its start is copied when the package is installed.
+# Depends on src/*.pth, which Python reads at its start: installing copies them.
 $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard src/*.pth)
 	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[all]'
 	touch $@
 
-# Not after .installed: everything at once is resolved, and the package built, once instead of twice.
+# Does not depend on .installed: one installation resolves and builds everything once.
 $(VENV)/.installed-dev: pyproject.toml constraints.txt $(wildcard src/*.pth)
 	@echo "Installing JAX, PyTorch and the tools of the tests into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)

@@ -2,11 +2,10 @@
 
     python benchmarks/compile_cache.py [--rounds N]
 
-Eight processes that need the same programs at once, beside one that is alone, with one folder and
-as eight machines with one server; the time of a lookup and of a put with 100 and with 10 000
-entries, here and at the server; a server that is killed meanwhile; and what `firstlight exec` adds
-to a start. Both sides of every ratio are measured in one run, in turns. Use a machine that does
-nothing else.
+Measures eight processes that need the same programs at once, compared with one process alone, with
+one folder and as eight machines with one server; lookups and puts with 100 and 10 000 entries, in a
+folder and at the server; a server that is killed meanwhile; and what `firstlight exec` adds to a
+start. Both sides of every ratio are measured in one run, in turns. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ Ratios = list[float]
 
 @dataclass(frozen=True)
 class Fleet:
-    """Seconds from when all processes were ready until all had answered, and what they counted."""
+    """Seconds from all processes being ready to all having answered, and their counts."""
 
     seconds: float
     requests: int
@@ -85,7 +84,7 @@ def together(
     machines: Path | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Fleet:
-    """So many processes at once.
+    """Run this many processes at once.
 
     ours: under `firstlight exec`; otherwise with JAX's own cache, told to store everything.
     machines: below it, each process has a folder of its own in front of the cache. meanwhile: done
@@ -132,7 +131,7 @@ def together(
 
 @contextmanager
 def server(folder: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The URL of a server in another process, and the process."""
+    """Start a server in another process; yield its URL and the process."""
     command = [sys.executable, "-m", "firstlight", "cache", "serve", "--folder", folder]
     process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -144,7 +143,7 @@ def server(folder: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[s
 
 
 def as_machines(rounds: int) -> tuple[Ratios, set[tuple[int, int]], int]:
-    """Eight with one server as shares of one alone; entries written by one and by eight; and how
+    """Compare eight machines that share a server with one alone; entries written by each; and how
     often another machine had to compile after them."""
     ratios, written, compiled = [], set(), 0
     for _ in range(rounds):
@@ -163,7 +162,7 @@ def as_machines(rounds: int) -> tuple[Ratios, set[tuple[int, int]], int]:
 
 
 def killed_meanwhile() -> tuple[bool, bool]:
-    """Whether all eight answered though their server was killed, and one hit after it started."""
+    """Whether all eight answer although their server is killed, and one hits after its restart."""
     with tempfile.TemporaryDirectory() as folder:
         with server(f"{folder}/served") as (url, process):
             fleet = together(8, url, machines=Path(folder) / "eight", meanwhile=process.kill)
@@ -175,7 +174,7 @@ def killed_meanwhile() -> tuple[bool, bool]:
 
 
 def fleets(rounds: int) -> tuple[Ratios, Ratios, set[tuple[int, int]]]:
-    """Times of eight processes as shares of that of one: ours, JAX's own; entries written."""
+    """Times of eight processes, relative to one, with our cache and JAX's own; entries written."""
     ours, jax_own, written = [], [], set()
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +188,7 @@ def fleets(rounds: int) -> tuple[Ratios, Ratios, set[tuple[int, int]]]:
 
 
 def lookups_and_puts(count: int, value: bytes) -> tuple[float, ...]:
-    """Median seconds of a hit, of a miss with its lease, and of a put, with so many entries."""
+    """Median seconds of a hit, a miss with its lease, and a put, with this many entries."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Entries(folder, "kind", 2**32), Leases())
         for number in range(count):
@@ -209,7 +208,7 @@ def lookups_and_puts(count: int, value: bytes) -> tuple[float, ...]:
 
 
 def at_a_server(count: int, value: bytes) -> tuple[float, ...]:
-    """Median seconds of a hit, of a miss with its lease, of a put, and until others find it."""
+    """Median seconds of a hit, a miss with its lease, a put, and until others find it."""
     signatures = Signatures.of_user()
     with tempfile.TemporaryDirectory() as folder, server(folder) as (url, _):
         place = HttpPlace(url)
@@ -240,7 +239,7 @@ def seconds(command: list[str], **variables: str) -> float:
 
 
 def differences(rounds: int) -> dict[str, list[float]]:
-    """Seconds that the command, and what it puts into every Python, add to `python -c pass`."""
+    """Seconds that the command, and its hook in every Python, add to `python -c pass`."""
     found: dict[str, list[float]] = {"`firstlight exec`": [], "every Python under it": []}
     for _ in range(rounds):
         plain = seconds(PASS)

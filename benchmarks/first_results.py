@@ -93,11 +93,13 @@ os._exit(0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("frozen", "tiers", "penalty", "hits"))
     parser.add_argument("-b", dest="pattern", default="", help="only cases that match")
-    parser.add_argument("-n", type=int, default=3, help="processes each")
-    parser.add_argument("--warm-seconds", type=float, default=0.5, help="of warm calls per process")
+    parser.add_argument("-n", type=int, default=3, help="processes per side")
+    parser.add_argument("--warm-seconds", type=float, default=0.5, help="per process")
     parser.add_argument("--level-0", action="store_true", help="tiers: also XLA's level 0")
     options = parser.parse_args()
     {"frozen": frozen, "tiers": tiers, "penalty": penalty, "hits": hits}[options.what](options)
@@ -115,7 +117,7 @@ Environment = Mapping[str, str]
 def child(
     case: Case, how: str, environment: Environment | None = None, warm_seconds: float = 0.0
 ) -> dict[str, Any]:
-    """A fresh process: its own report, with the seconds from its start to its first result."""
+    """Return the report of a fresh process, with the seconds from its start to its first result."""
     about = {"how": how, "warm_seconds": warm_seconds}
     # Nothing that an earlier process has measured may decide what this one does.
     alone = {"FIRSTLIGHT_CACHE": "off"} if how == "tiered" else {}
@@ -164,7 +166,7 @@ def tiers(options: argparse.Namespace) -> None:
     print("processor: seconds of processor time, which is what a machine with one core takes")
     columns = f"{'process':>18} {'processor':>18} {'first call':>22} {'warm':>18}"
     print(f"{'workload':44} {columns}  first tier")
-    print("break-even: calls of a function from which on compiling takes less than NumPy for all")
+    print("break-even: the number of calls from which on compiling is faster in total")
     passed = lone = quick = total = 0
     for case in standard_cases(options.pattern):
         names = ("jit", "tiered", *(("level 0",) if options.level_0 else ()))
@@ -245,7 +247,7 @@ def penalty(options: argparse.Namespace) -> None:
 
 
 def hits(options: argparse.Namespace) -> None:
-    """Every compile of a second process must be found by Firstlight's cache."""
+    """Check that a second process finds every compile in Firstlight's cache."""
     missed = 0
     for case in standard_cases(options.pattern, ("jax-jit", "jax-eager", "torch-jax", "pyhf-jax")):
         how = "jit" if case.backend == "jax-jit" else "as it is"
@@ -310,7 +312,7 @@ def frozen(options: argparse.Namespace) -> None:
 
 
 def _frozen(case: Case, path: Path) -> Path:
-    """Frozen in this process; the environment of the case is that of its programs."""
+    """Freeze the programs of a case in this process, in the environment of the case."""
     os.environ.update(case.environment)
     from firstlight.measure.program import load_object
     from firstlight.warmstart import freeze

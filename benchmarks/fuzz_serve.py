@@ -1,10 +1,10 @@
-"""Ten thousand requests that nobody should send to a running `firstlight serve`.
+"""Send ten thousand wrong requests to a running `firstlight serve`.
 
     python benchmarks/fuzz_serve.py [--requests N] [--seed S]
 
-Spoiled requests over sockets, some cut into pieces or cut off; clients that send a byte now and
-then; bodies that are huge or deep; and what schemathesis makes of the OpenAPI page. Exit code 1
-where an answer was 5xx, the server ended, something compiled, or memory grew.
+Spoiled requests over sockets, some in pieces or cut off; slow clients; huge or deep bodies; and the
+requests that schemathesis derives from the OpenAPI page. Exit code 1 if an answer was 5xx, the
+server ended, something compiled, or memory grew.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HEAD = b"POST /models/pair HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
 
 
 async def spoiled(port: int, requests: int, seed: int) -> Counter[int]:
-    """Spoiled requests, every one on a new connection, a few at once."""
+    """Send spoiled requests, each on a new connection, a few at once."""
     seen: Counter[int] = Counter()
     draw = random.Random(seed)
 
@@ -86,7 +86,7 @@ def count(seen: Counter[int], received: bytes) -> None:
 
 
 def large_and_deep(port: int) -> Counter[int]:
-    """Bodies of 40 MB, of more than is allowed, and nested a million times."""
+    """Send bodies of 40 MB, above the limit, and nested a million times."""
     seen: Counter[int] = Counter()
     deep = b'{"x":' + b"[" * 1_000_000
     bodies = [b" " * 40_000_000, deep, deep + b"]" * 1_000_000 + b"}", b'{"x":[[1e999,2]]}',
@@ -99,7 +99,7 @@ def large_and_deep(port: int) -> Counter[int]:
 
 
 def slow(port: int) -> tuple[Counter[int], int]:
-    """Clients that send a byte now and then; how many others were answered meanwhile."""
+    """Run clients that send a byte now and then; return how many others were answered meanwhile."""
     seen: Counter[int] = Counter()
     request, others = HEAD % len(BODY) + BODY.encode(), 0
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(SLOW_CLIENTS)]
@@ -129,7 +129,9 @@ def by_schemathesis(port: int, examples: int, seed: int) -> tuple[int, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261116)
     parser.add_argument("--readers", default="0", help="processes that read requests")

@@ -1,15 +1,15 @@
-"""How often does the gate cry wolf, and how often does it see one? Figures of docs/comparing.md.
+"""How often does the gate raise false alarms, and what does it detect? For docs/comparing.md.
 
     python benchmarks/gate.py record   [--rounds 60] [-b REGEX] [--out FILE]
     python benchmarks/gate.py simulate [--draws 2000]
     python benchmarks/gate.py power    [--draws 400] [--real 3]
     python benchmarks/gate.py real     [--gates 40] [--log FILE]
 
-record    both sides of every case of the quick suite the same program, interleaved: A/A noise
-simulate  gates made up from that noise, with nothing changed: who raises an alarm, and how often
+record    A/A noise: the same program on both sides of every case of the quick suite, interleaved
+simulate  gates simulated from that noise, with nothing changed: the alarms of each judge
 power     the same with 10 % added to compile or to the warm call; --real runs gates with a program
           that really takes 10 % longer
-real      real A/A gates with the real command; appends to the log, so it may be stopped and resumed
+real      A/A gates with the real command; appends to the log, so it can be stopped and resumed
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BUDGET_SECONDS = 300.0
 
 
 def record(options: argparse.Namespace) -> None:
-    """A/A noise of this machine through the gate's own measuring."""
+    """Record the A/A noise of this machine with the gate's own measuring."""
     from dataclasses import replace
 
     from firstlight.compare.conditions import machine_class
@@ -95,13 +95,13 @@ def slower_by_ten_percent(base: np.ndarray, head: np.ndarray) -> bool:
 
 
 def slower_by_pyperf(base: np.ndarray, head: np.ndarray) -> bool:
-    """pyperf compare_to: Student's test of all values of all processes."""
+    """pyperf's rule (`compare_to`): Student's test of all values of all processes."""
     significant, _ = is_significant(list(base), list(head))
     return bool(significant and head.mean() > base.mean())
 
 
 def slower_by_hyperfine(base: np.ndarray, head: np.ndarray) -> bool:
-    """hyperfine prints "A ran r ± s times faster than B": r - s above 1, with its propagation."""
+    """hyperfine's rule: it prints "A ran r ± s times faster than B", and r - s is above 1."""
     ratio = head.mean() / base.mean()
     spread = ratio * np.hypot(head.std(ddof=1) / head.mean(), base.std(ddof=1) / base.mean())
     return bool(ratio - spread > 1)
@@ -124,7 +124,7 @@ def made_up_gate(
     on: str | None = None,
     budget_seconds: float | None = None,
 ) -> GateReport:
-    """The gate's decision at its looks, with as many rounds as the budget has room for."""
+    """Decide as the gate does at its looks, with as many rounds as the budget allows."""
     most = LOOKS[-1].rounds
     if budget_seconds is not None:
         most = min(most, int(budget_seconds / sum(drawn.noise.pair_seconds.values())))
@@ -141,7 +141,7 @@ def made_up_gate(
 
 @dataclass
 class Tally:
-    """What became of some made-up gates."""
+    """The outcomes of simulated gates."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     significant: int = (
@@ -162,7 +162,7 @@ class Tally:
 
 
 def tally_gates(data: Path, seed: Sequence[int], draws: int) -> Tally:
-    """So many gates of one worker process."""
+    """Simulate this many gates in one worker process."""
     noise, generator, tally = gate_noise.load(data), np.random.default_rng(seed), Tally()
     for _ in range(draws):
         drawn = interleaved(noise, LOOKS[-1].rounds, generator)
@@ -222,9 +222,9 @@ def print_rates(tally: Tally) -> None:
 
 
 def attainable_level(base: np.ndarray, head: np.ndarray, alpha: float = 0.05) -> float:
-    """How often p is below α if only the signs of these log-ratios are left to chance.
+    """How often p is below α if only the signs of these log-ratios are random.
 
-    p-values come in steps, and rounds that were drawn twice make the steps uneven.
+    p-values are discrete, and rounds that were drawn twice make their steps uneven.
     """
     ranks = stats.rankdata(np.round(np.abs(np.log(head / base)), 12)) * 2
     return _level(tuple(sorted(int(r) for r in ranks)), alpha)
@@ -248,7 +248,7 @@ OWN = ("firstlight compare", "  Mann-Whitney alone (Holm)")
 
 
 def alarms_interleaved(drawn: Drawn) -> set[str]:
-    """The rivals that call anything slower, on the first look's rounds of the same gate."""
+    """Other tools that call anything slower, on the rounds of the same gate's first look."""
     found = set()
     for case, quantities in drawn.noise.values.items():
         values = {quantity: drawn.pair(case, quantity, ROUNDS) for quantity in quantities}
@@ -257,7 +257,7 @@ def alarms_interleaved(drawn: Drawn) -> set[str]:
 
 
 def alarms_apart(noise: Noise, generator: np.random.Generator) -> set[str]:
-    """The same for two runs, one after the other, with our own unpaired comparison."""
+    """The same for two runs one after the other, with our own unpaired comparison too."""
     found, effects = set(), []
     for values in one_after_the_other(noise, ROUNDS, generator):
         found |= alarms_of(values)
@@ -272,7 +272,7 @@ def alarms_apart(noise: Noise, generator: np.random.Generator) -> set[str]:
 
 
 def judged(quantity: str, values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bool:
-    """As `compare` has it: no phases that take no time, no processes at two speeds."""
+    """The quantities that `compare` judges: no phases that take no time, none at two speeds."""
     if quantity not in values or spread(list(values[quantity][0])) is not None:
         return False
     if quantity != "compile":
@@ -282,7 +282,7 @@ def judged(quantity: str, values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -
 
 
 def alarms_of(values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> set[str]:
-    """Rivals that call a quantity of this case slower; pyperf takes three calls of each process."""
+    """Tools that call a quantity of this case slower; pyperf takes three calls per process."""
     return {
         name
         for name, rule in RIVALS.items()
@@ -338,7 +338,7 @@ A_PAIR_SECONDS = 5.0  # one case of the quick suite with its control, both sides
 
 
 def noise_levels(options: argparse.Namespace) -> None:
-    """How much noise is too much? Normal log-ratios of known spread, 10 % more to call."""
+    """How much noise is too much: normal log-ratios of known spread, 10 % more per call."""
     print(f"\n10 % more, by the spread σ of a log-ratio, at {A_PAIR_SECONDS:.0f} s a round:\n")
     for sigma in SIGMAS:
         generator = np.random.default_rng(options.seed)
@@ -357,7 +357,7 @@ def noise_levels(options: argparse.Namespace) -> None:
 
 
 def candidates(noise: Noise) -> Iterator[tuple[str, str]]:
-    """What a gate decides by, of the compiled cases."""
+    """The deciding quantities of the compiled cases."""
     for case, values in noise.values.items():
         if case == CONTROL:
             continue

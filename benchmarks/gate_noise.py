@@ -1,8 +1,8 @@
-"""Recorded A/A noise: kept, loaded, and drawn from to make up gates that never ran.
+"""Recorded A/A noise: stored, loaded, and resampled into simulated gates.
 
 A recording has, for every case, rounds with the times of the same program on both sides. A gate is
-made up by drawing blocks of neighbouring rounds, so that drift stays in, and by tossing a coin for
-the sides of every round, which is what a real gate does.
+simulated by drawing blocks of neighbouring rounds, which keeps drift, and by swapping the sides of
+each round at random, as a real gate does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def say(name: str, value: str, bar: str, good: bool) -> None:
 
 
 def rate(alarms: int, draws: int) -> tuple[float, float, float]:
-    """A share with its exact interval of 95 %."""
+    """A share with its exact 95 % interval."""
     ends = stats.binomtest(alarms, draws).proportion_ci(method="exact")
     return alarms / draws, ends.low, ends.high
 
@@ -64,7 +64,7 @@ class Noise:
 
 
 def collect(sides: Mapping[str, Sequence[Sample]], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the samples of both sides, as plain JSON."""
+    """The parts of both sides' samples that are recorded, as plain JSON."""
     durations = _durations([*sides["base"], *sides["head"]])
     cases: dict[str, dict[str, Any]] = {}
     found = {
@@ -102,7 +102,7 @@ def _short(value: Any) -> Any:
 
 
 def _durations(samples: Sequence[Sample]) -> dict[tuple[str, int], float]:
-    """From the start of a process to that of the next one."""
+    """Seconds from the start of each process to the start of the next."""
     ordered = sorted(samples, key=lambda s: s.started_at)
     starts = [datetime.fromisoformat(s.started_at) for s in ordered]
     return {
@@ -133,7 +133,7 @@ def load(path: Path) -> Noise:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rounds of a made-up gate: `sides[case]` holds, for each round, (recorded round, swapped)."""
+    """The rounds of a simulated gate: `sides[case]` holds (recorded round, swapped) for each."""
 
     noise: Noise
     rounds: np.ndarray
@@ -157,7 +157,7 @@ def _swap(values: np.ndarray, swapped: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def interleaved(noise: Noise, rounds: int, generator: np.random.Generator) -> Drawn:
-    """A gate: blocks of neighbouring rounds, the same for all cases; sides by lot."""
+    """Draw a gate: blocks of neighbouring rounds, the same for all cases; random sides."""
     starts = generator.integers(0, noise.rounds - BLOCK + 1, -(-rounds // BLOCK))
     chosen = (starts[:, None] + np.arange(BLOCK)).ravel()[:rounds]
     return Drawn(noise, chosen, {c: generator.random(rounds) < 0.5 for c in noise.values})
@@ -166,7 +166,7 @@ def interleaved(noise: Noise, rounds: int, generator: np.random.Generator) -> Dr
 def one_after_the_other(
     noise: Noise, rounds: int, generator: np.random.Generator
 ) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """All of the base, then all of the head, as two runs are: neighbouring stretches of time."""
+    """Draw two runs: all of the base, then all of the head, from neighbouring stretches of time."""
     start = int(generator.integers(0, noise.rounds - 2 * rounds + 1))
     first, second = slice(start, start + rounds), slice(start + rounds, start + 2 * rounds)
     for case, quantities in noise.values.items():
@@ -183,9 +183,9 @@ def samples(
     slower: Mapping[str, float] | None = None,
     on: str | None = None,
 ) -> tuple[list[Sample], list[Sample]]:
-    """Both sides as the gate's decision takes them; `slower` are factors on the head of case `on`.
+    """Both sides as input of the gate's decision; `slower` are factors on the head of case `on`.
 
-    A factor on `compile` adds to the cold start what it adds to the phase.
+    A factor on `compile` lengthens the cold start by as much as the phase.
     """
     sides: tuple[list[Sample], list[Sample]] = ([], [])
     for case, quantities in drawn.noise.values.items():

@@ -1,6 +1,6 @@
-"""Gates that really run: with nothing changed, and with a program that takes 10 % longer.
+"""Real gates: with nothing changed, and with a program that takes 10 % longer.
 
-Used by gate.py; every gate is the real command in a process of its own.
+Used by gate.py; every gate is the real command in its own process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def step():
 
 
 def real_power(options: argparse.Namespace) -> None:
-    """Gates over a repository whose head really takes 10 % longer to compile, or to call."""
+    """Run gates on a repository whose head takes 10 % longer to compile, or to call."""
     for what in ("compile", "call"):
         with tempfile.TemporaryDirectory() as folder:
             repository(Path(folder), what)
@@ -95,7 +95,7 @@ def real_power(options: argparse.Namespace) -> None:
 
 
 def repository(folder: Path, what: str) -> None:
-    """Two commits of a benchmark file: as it was, and 10 % slower."""
+    """Make a repository with two commits of a benchmark file, the second 10 % slower."""
 
     def git(*arguments: str) -> None:
         name = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost")
@@ -110,7 +110,7 @@ def repository(folder: Path, what: str) -> None:
 
 
 def run_gate(arguments: Sequence[str], folder: Path) -> tuple[int, dict[str, Any]]:
-    """The real command; its exit code and its report."""
+    """Run the command; return its exit code and report."""
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
             [
@@ -139,7 +139,7 @@ def run_gate(arguments: Sequence[str], folder: Path) -> tuple[int, dict[str, Any
 
 
 def real(options: argparse.Namespace) -> None:
-    """One gate after the other over the cases of the quick suite, until there are enough."""
+    """Run gates over the cases of the quick suite until there are enough."""
     from firstlight.measure.case_selection import select
     from firstlight.workloads.catalog import registered
 

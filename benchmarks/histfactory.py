@@ -1,4 +1,4 @@
-"""How fast is `firstlight.histfactory` beside its peers, on this CPU?
+"""How fast is `firstlight.histfactory`, compared with its peers on this CPU?
 
     python benchmarks/histfactory.py [PART …] [--rounds N] [--workspace FILE]
 
@@ -6,9 +6,9 @@ Parts: fit, nll-grad, batch, toys, padding, scaling; `warmstart.py` measures fre
 the extra `peers`.
 
 Both sides are measured in one run, in turns, and every figure is a ratio with its spread. The
-workspaces are synthetic, of the dimensions of a published analysis with 184 parameters and of a toy
-with eight; the published ones are measured too where they are found (`--workspace`, or the folder
-that FIRSTLIGHT_SHARED_DATA names). Run it on a machine that does nothing else.
+workspaces are synthetic, with the dimensions of a published analysis of 184 parameters and of a toy
+of eight. Published ones are measured too if they are given (`--workspace`, or the folder named by
+FIRSTLIGHT_SHARED_DATA). Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def say(name: str, value: str, bar: str, good: bool) -> None:
 
 
 def ratios(ours: Call, theirs: Call, rounds: int, repeat: int = 1) -> list[float]:
-    """Their time over ours, a pair a round; which goes first changes with every round."""
+    """Their time over ours, one pair per round; the order alternates."""
     ours(), theirs()
     found = []
     for k in range(rounds):
@@ -63,7 +63,7 @@ def report(name: str, found: Sequence[float], bar: float, note: str = "") -> Non
 
 
 def _compiled(workspace: Any, sizes: Any = None) -> hf.Model:
-    """A model whose calls are compiled: warm times are those of many calls."""
+    """Load a model and compile its calls, because warm times are measured."""
     model = hf.load(workspace, sizes=sizes)
     hf.precompile(model)
     return model
@@ -109,7 +109,7 @@ def nll_grad(workspaces: dict[str, Any], rounds: int) -> None:
 
 
 def batch(workspaces: dict[str, Any], rounds: int) -> None:
-    """Likelihood and gradient of 10 000 points: one call of ours, a loop of theirs."""
+    """Likelihood and gradient at 10 000 points: one call here, a loop for the peer."""
     for name, workspace in workspaces.items():
         model, nextstat = _compiled(workspace), NextStat.load(workspace)
         rng = np.random.default_rng(0)
@@ -143,7 +143,7 @@ def toys(workspaces: dict[str, Any], rounds: int) -> None:
 
 
 def padding(workspaces: dict[str, Any], rounds: int) -> None:
-    """What padded dimensions cost a warm fit: the same fit without padding, over the padded."""
+    """The cost of padding: a warm fit with padded dimensions, compared with one without."""
     for name, workspace in workspaces.items():
         padded = _compiled(workspace)
         exact = _compiled(workspace, natural_sizes(parse(workspace)))
@@ -193,7 +193,7 @@ def _growth(
     bar: float,
     rounds: int,
 ) -> None:
-    """The exponent of a power law through the medians, and the curve relative to its first."""
+    """The exponent of a power law through the medians, and the curve relative to its start."""
     subjects = [make(n) for n in sizes]
     for subject in subjects:
         run(subject)
@@ -225,7 +225,7 @@ PARTS: dict[str, tuple[Callable[[dict[str, Any], int], None], str]] = {
 
 
 def workspaces_of(kind: str, given: list[str]) -> dict[str, Any]:
-    """Synthetic workspaces of a kind, and the published ones that are here."""
+    """The synthetic workspaces of a kind, and the published ones that were found."""
     kinds = {"thu": ["thu-184p"], "complex": ["complex-8p"], "all": ["thu-184p", "complex-8p"]}
     chosen: dict[str, Any] = {n: synthetic.preset(n) for n in kinds.get(kind, [])}
     folder = os.environ.get("FIRSTLIGHT_SHARED_DATA")

@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/histfactory_gpu.py [--workspace FILE …] [--json FILE]
 
-Needs jax, numpy and the package's source, nothing else. The workspaces are synthetic, of the
-dimensions of a published analysis with 184 parameters and of a toy with eight; others are measured
-in addition where they are named. Each time is the median of synchronised calls, with its fastest
-and its slowest twentieth; compilation is not in it. The floor is a jitted call that does nothing.
+Needs only jax, numpy and the package's source. The workspaces are synthetic, with the dimensions of
+a published analysis of 184 parameters and of a toy of eight; `--workspace` adds others. Times
+are medians of synchronised calls with their 5 % and 95 % quantiles, without compilation. The floor
+is a jitted call that does nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def timed(call: Callable[[], Any], n: int) -> Times:
 
 
 class Figures:
-    """What was measured, printed as it comes."""
+    """The measured figures, printed as they come."""
 
     def __init__(self) -> None:
         self.all: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class Figures:
 
 
 def signal_of(model: hf.Model) -> tuple[str, str]:
-    """The sample that the parameter of interest moves most."""
+    """The sample that the parameter of interest changes most."""
     base = np.asarray(model.init)
     moved = base.copy()
     moved[model.poi_index] += 1
@@ -83,7 +83,7 @@ def signal_of(model: hf.Model) -> tuple[str, str]:
 
 
 def correctness(name: str, model: hf.Model, figures: Figures) -> None:
-    """The closed forms against automatic differentiation; derivatives against differences."""
+    """Compare closed forms with automatic differentiation, and derivatives with differences."""
     rng = np.random.default_rng(1)
     step = np.where(model.fixed, 0.0, 0.05 * rng.standard_normal(model.n_parameters))
     theta = np.asarray(model.init) + step
@@ -136,7 +136,7 @@ def difference_error(function: Callable[[Any], Any], at: Any, slope: float) -> f
 
 
 def speed(name: str, model: hf.Model, figures: Figures, large: bool) -> None:
-    """Times beside their bars."""
+    """Print times with their bars."""
     with jax.enable_x64(True):
         theta = jnp.asarray(model.init)
         channel, sample = signal_of(model)

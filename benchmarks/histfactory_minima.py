@@ -2,10 +2,11 @@
 
     python benchmarks/histfactory_minima.py [--models N] [--starts N]
 
-Random models of two channels, in which three systematics of five change yields to the same side up
-and down, with data drawn from the model. Each is fitted free and at one signal strength, and held
-against the best of many fits from random starts. Printed for every strength of the systematics: the
-share of fits that end above that, by how much, and the share that found several minima.
+Random models of two channels, in which three of five systematics change yields in the same
+direction up and down, with data drawn from the model. Each is fitted free and at one signal
+strength, and compared with the best of many fits from random starts. Prints, for every strength of
+the systematics, the share of fits that end higher, by how much, and the share that found several
+minima.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from firstlight.histfactory.layout import Sizes
 
 ALPHAS = ("a0", "a1", "a2")
 STRENGTHS = (0.03, 0.06, 0.15, 0.4)
-#: Of all models: one executable.
+#: Sizes of all models, so that one executable serves them.
 SIZES = Sizes(slots=3, bins=6, channels=2, alphas=3, factors=1, shapes=3, rates=3)
 
 
 def random_workspace(rng: np.random.Generator, strength: float) -> dict[str, Any]:
-    """A signal and two backgrounds, with systematics of about this relative size."""
+    """Make a signal and two backgrounds, with systematics of about this relative size."""
     scale = 10 ** rng.uniform(1, 3)
     channels = []
     for name, samples in (("CR", ("b1", "b2")), ("SR", ("b1", "b2", "signal"))):
@@ -77,8 +78,8 @@ def excess(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--models", type=int, default=100, help="of each strength (100)")
-    parser.add_argument("--starts", type=int, default=12, help="random starts of each fit (12)")
+    parser.add_argument("--models", type=int, default=100, help="models per strength (100)")
+    parser.add_argument("--starts", type=int, default=12, help="random starts per fit (12)")
     options = parser.parse_args()
     for strength in STRENGTHS:
         rng = np.random.default_rng(4)

@@ -4,11 +4,11 @@
     value, gradient = peer.nll_and_gradient(peer.initial)
     peer.fit().nll
 
-All three give -ln L with its constants, interpolation code4 and code4p. Parameters are in the
-peer's own order, which differs between peers: `peer.names` says it, `arranged` converts. Toys are
-the same for every peer: `toy_data` draws them from the workspace, auxiliary data stay nominal.
+All three return -ln L including its constants, with interpolation codes code4 and code4p.
+Parameters are in the peer's own order (`peer.names`; `arranged` converts). Toys are the same for
+every peer: `toy_data` draws them from the workspace, auxiliary data stay nominal.
 
-A peer is imported when it is loaded. A missing one is a `PeerMissingError` that says what to
+A peer is imported when it is loaded. A missing one raises `PeerMissingError`, which says what to
 install.
 """
 
@@ -37,12 +37,12 @@ class PeerMissingError(FirstlightError):
 
 
 class NotOfferedError(FirstlightError):
-    """The peer has no such operation."""
+    """The peer does not have this operation."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Where the peer's minimiser stopped, at its default settings unless told otherwise."""
+    """Where the peer's minimiser stopped, at its default settings."""
 
     nll: float  # -ln L, constants included
     parameters: Floats  # in the peer's order
@@ -103,7 +103,7 @@ class NextStat:
         return float(self._model.nll(theta))
 
     def nll_and_gradient(self, theta: Floats) -> tuple[float, Floats]:
-        """Two calls: version 0.10.1 has none that gives both."""
+        """Two calls, because version 0.10.1 has none that returns both."""
         return self.nll(theta), np.array(self._model.grad_nll(theta))
 
     def fit(self, tolerance: float = 1e-6) -> Fit:
@@ -111,7 +111,7 @@ class NextStat:
         return _nextstat_fit(self._estimator(tolerance).fit_minimum(self._model))
 
     def q0(self) -> float:
-        """Discovery test statistic by a free and a conditional fit; there is no call for it."""
+        """Discovery test statistic from a free and a conditional fit; there is no call for it."""
         estimator, poi = self._estimator(1e-6), self._model.poi_index()
         free = estimator.fit_minimum(self._model)
         if free.bestfit[poi] <= 0.0:
@@ -137,7 +137,7 @@ def _nextstat_fit(result: Any) -> Fit:
 
 
 class _Pyhf:
-    """What both backends of pyhf share. The backend is pyhf's global: each call makes sure of it.
+    """The common parts of pyhf's backends. The backend is a global of pyhf: each call sets it.
 
     Changing it makes pyhf recompute every model's tensors: time one backend after the other, not
     interleaved call by call.

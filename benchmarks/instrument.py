@@ -1,11 +1,11 @@
-"""How good is the instrument? Every figure that README and docs quote of Firstlight itself.
+"""How good is the instrument? The figures about Firstlight itself in README and docs.
 
     python benchmarks/instrument.py [PART …]
 
 Parts: accounting, cold (needs hyperfine), warm, help, coverage, two-levels, change-points.
 
-Each part measures both sides in one run, interleaved, and prints a ratio with its spread; nothing
-here is an absolute time. Run it on a machine that does nothing else.
+Each part measures both sides in one run, interleaved, and prints a ratio with its spread, never an
+absolute time. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ os._exit(0)
 
 
 def cold() -> None:
-    """Our cold total against hyperfine timing a bare script that does the same work."""
+    """Our cold total, compared with hyperfine timing a bare script that does the same work."""
     hyperfine = shutil.which("hyperfine")
     if hyperfine is None:
         say("cold total", "not measured: hyperfine is not installed", "within 5 %", False)
@@ -123,7 +123,7 @@ def cold() -> None:
 def paired(
     one: Callable[[], float], other: Callable[[], float], rounds: int = ROUNDS
 ) -> list[float]:
-    """Ratios of neighbours, in an order that alternates, so that drift cancels."""
+    """Ratios of neighbouring measurements, in alternating order, so that drift cancels."""
     one(), other()
     ratios = []
     for number in range(rounds):
@@ -136,7 +136,7 @@ def paired(
 
 
 def warm() -> None:
-    """Our warm median against a bare loop in the same process, for a fast and a slower call."""
+    """Our warm median, compared with a bare loop in the same process; a fast and a slower call."""
     import jax
 
     x = jax.device_put(np.ones((64, 64), np.float32))
@@ -182,7 +182,7 @@ def _warm(name: str, step: Any, arguments: tuple[Any, ...], sync: Callable[[Any]
 
 
 def help_() -> None:
-    """`firstlight --help` against `python -c pass`."""
+    """`firstlight --help`, compared with `python -c pass`."""
     executable = Path(sys.executable).with_name("firstlight")
 
     def timed(*command: str) -> Callable[[], float]:
@@ -219,7 +219,7 @@ def coverage() -> None:
 
 
 def two_levels() -> None:
-    """Warm medians: the exact interval over processes beside the two-level bootstrap.
+    """Warm medians: the exact interval over processes, compared with a two-level bootstrap.
 
     Processes differ by 5 % (lognormal), calls within one by 10 %; the truth is the median process.
     The bootstrap resamples processes, then calls, and takes the middle 95 % of the medians.
@@ -248,7 +248,7 @@ def two_levels() -> None:
 
 
 def change_points() -> None:
-    """Our change points against ruptures' PELT on the same series of 300 calls."""
+    """Our change points, compared with ruptures' PELT on the same series of 300 calls."""
     import warnings
 
     import ruptures

@@ -1,9 +1,9 @@
-"""How fast are the losses beside plain automatic differentiation, on this CPU?
+"""How fast are the losses, compared with plain automatic differentiation on this CPU?
 
     python benchmarks/losses.py [--rounds N] [--workspace FILE]
 
-The plain version is what one would write first: the same likelihood, gradient and Hessian by JAX, a
-fixed number of Newton steps, and `jax.grad` through all of them. Both sides are measured in one
+The plain version is the obvious one: the same likelihood, gradient and Hessian by JAX, a fixed
+number of Newton steps, and `jax.grad` through all of them. Both sides are measured in one
 run, in turns, and every figure is a ratio with its spread; both give the same q0 and the same
 gradient, which is printed too. Absolute times on an accelerator: `losses_gpu.py`.
 """

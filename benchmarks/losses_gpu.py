@@ -2,11 +2,11 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/losses_gpu.py [--workspace FILE …] [--json FILE]
 
-Needs jax, torch, numpy and the package's source. Workspaces and times are as in
+Needs only jax, torch, numpy and the package's source. Workspaces and times are as in
 `histfactory_gpu.py`. A training step is a network of 2 → 64 → 64 → 1 on 1024 events, a soft
 histogram of its scores with the bins of the signal, the significance, backward, and Adam; its time
-is the mean of 20 steps, the median over rounds. Also runs on a CPU, to be tried; the bars are those
-of an H200.
+is the mean of 20 steps, the median over rounds. Runs on a CPU too, for a trial; the bars are for an
+H200.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def cut(model: hf.Model, samples: list[str], values: Any) -> dict[Any, Any]:
 
 
 def same_thread(call: Callable[[], Any]) -> Callable[[], Any]:
-    """PyTorch runs backward in a thread of its own, which must first be woken, unless asked not."""
+    """Run backward in this thread: PyTorch would otherwise wake another one for it."""
 
     def run() -> None:
         with torch.autograd.set_multithreading_enabled(False):
@@ -87,7 +87,7 @@ def synchronise(device: torch.device) -> None:
 
 
 class Subject:
-    """One model with all that is measured of it."""
+    """One model, and everything that is measured with it."""
 
     def __init__(self, name: str, model: hf.Model, device: torch.device, large: bool) -> None:
         self.name, self.model, self.device, self.large = name, model, device, large
@@ -161,7 +161,7 @@ class Subject:
         figures.check(f"{self.name}: on a busy stream", worst, 1e-11)
 
     def _differences(self, session: Any, slope: Any) -> float:
-        """Largest error of three bins, against Richardson differences in float64 on the CPU."""
+        """Largest error in three bins, relative to Richardson differences in float64 on the CPU."""
         worst = 0.0
         for i in np.argsort(self.signal)[-3:]:
             width = 0.02 * self.signal[i]
@@ -215,7 +215,7 @@ class Subject:
 
 
 def histograms(figures: Figures, device: torch.device) -> None:
-    """Soft histograms against the CPU's: shapes that come again, several before a backward."""
+    """Compare soft histograms with the CPU's: repeated shapes, several before one backward."""
     random, worst = torch.Generator().manual_seed(0), 0.0
     for mode, overflow in itertools.product(("kde", "sigmoid"), ("drop", "clip", "leak")):
         filled = ft.SoftHistogram(np.linspace(0, 1, 21), mode=mode, overflow=overflow)
@@ -244,7 +244,7 @@ def _slopes(filled: Any, scores: Any, weights: Any, device: torch.device) -> lis
 
 
 def _report(name: str, steps: Callable[[], Any], rounds: int, bar: float | None) -> Times:
-    """Milliseconds a step: the mean of 20, over rounds."""
+    """Milliseconds per step: the mean of 20, over rounds."""
     steps()
     taken = []
     for _ in range(rounds):
@@ -276,7 +276,7 @@ def torch_network(device: torch.device) -> torch.nn.Module:
 
 
 def torch_training(subject: Subject | None, objective: str = "observed") -> Callable[[], Any]:
-    """Twenty steps; without a subject the network and Adam alone."""
+    """Twenty steps; without a subject, the network and Adam alone."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network, x = torch_network(device), torch.tensor(events(), device=device)
     optimiser = torch.optim.Adam(network.parameters(), 1e-3)
@@ -301,7 +301,7 @@ def torch_training(subject: Subject | None, objective: str = "observed") -> Call
 
 
 def jax_training(subject: Subject, objective: str) -> Callable[[], Any]:
-    """The same in JAX: one executable a step."""
+    """The same in JAX: one executable per step."""
     x, size = jnp.asarray(events()), len(subject.signal)
     scale = float(subject.signal.sum() / EVENTS)
     edges = np.linspace(0, 1, size + 1)
@@ -375,7 +375,7 @@ print(*np.diff(t))
 
 
 def cold(subject: Subject, source: str, figures: Figures, folder: Path) -> None:
-    """A fresh process to its first gradient, no cache."""
+    """Time of a fresh process to its first gradient, without a cache."""
     path = folder / "signal.npy"
     np.save(path, subject.signal)
     command = [sys.executable, "-W", "ignore", "-c", COLD, source, ",".join(subject.samples)]

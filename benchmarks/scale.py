@@ -1,4 +1,4 @@
-"""What does it cost to spread work, over machines with Ray and over the devices of one host?
+"""What does it cost to spread work over machines with Ray?
 
     python benchmarks/scale.py PART [options]
 
@@ -6,8 +6,8 @@ On Ray, with several nodes on this machine: toys (two nodes against two threads)
 process asked for over Ray), kill (of a node, at random moments), worker (time to its first fit),
 costs (per task, object and checkpoint).
 
-Sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
-machine that does nothing else.
+Sides run in turns, and every figure is a ratio of medians of pairs with its interval. Use a quiet
+machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A million toys of the 184-parameter model on an accelerator: time, memory, and where time goes.
+"""A million toys of the 184-parameter model on an accelerator: time, its parts, and memory.
 
     PYTHONPATH=src python benchmarks/scale_gpu.py [--toys N] [--json FILE]
 
-Needs jax, numpy, scipy and the package's source, nothing else. The workspace is synthetic, of the
-dimensions of a published analysis. Compilation is reported apart. The last run keeps nothing but
-the fitted parameter of interest, and reports the memory of device and host at ten points.
+Needs only jax, numpy, scipy and the package's source. The workspace is synthetic, with the
+dimensions of a published analysis. Compilation is reported separately. The last run keeps only the
+fitted parameter of interest, and reports the memory of device and host at ten points.
 """
 
 from __future__ import annotations
@@ -176,9 +176,15 @@ def a_million(model: hf.Model, n: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--toys", type=int, default=MILLION, help="of the last run")
-    parser.add_argument("--parts", type=int, nargs="*", default=[], help="lanes to take apart")
-    parser.add_argument("--lanes", type=int, nargs="*", default=[], help="other numbers to try")
+    parser.add_argument("--toys", type=int, default=MILLION, help="toys of the last run")
+    parser.add_argument(
+        "--parts",
+        type=int,
+        nargs="*",
+        default=[],
+        help="lanes to measure in parts",
+    )
+    parser.add_argument("--lanes", type=int, nargs="*", default=[], help="other lanes to try")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     device = jax.devices()[0]

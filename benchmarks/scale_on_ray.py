@@ -53,14 +53,14 @@ def model_of(options: argparse.Namespace) -> hf.Model:
 
 
 def cpu_seconds() -> float:
-    """What this process, Ray and its workers have used: little depends on neighbours."""
+    """CPU seconds of this process, Ray and its workers, which depend little on the load."""
     own = psutil.Process()
     every = [own, *own.children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in every)
 
 
 def toys(options: argparse.Namespace) -> None:
-    """Two one-core nodes against one process with two threads, in turns."""
+    """Two one-core nodes, compared with one process with two threads, in turns."""
     model = model_of(options)
     each = options.toys // options.rounds
     with rehearsal([1, 1]) as nodes, connected(nodes.address):
@@ -86,7 +86,7 @@ def toys(options: argparse.Namespace) -> None:
 
 
 class TimedSlot(Slot):
-    """A slot that says how long a sample took it: the rest of the driver's time is Ray's."""
+    """A slot that reports how long a sample took: the rest of the driver's time is Ray's."""
 
     def timed(self, case: Case, index: int) -> float:
         return seconds_of(self.measure, case, "timed", index)
@@ -123,26 +123,26 @@ def samples(options: argparse.Namespace) -> None:
 
 
 class Killer:
-    """Kills the last node when a share of the work is done, and knows what was finished by then."""
+    """Kills the last node when a share of the work is done; records what was finished by then."""
 
     def __init__(self, nodes: Nodes, folder: Path, share: float) -> None:
         self._nodes, self._folder, self._share = nodes, folder, share
         self.finished: dict[Path, int] = {}
 
     def __call__(self, done: int, of: int) -> None:
-        """Progress of the work: whether it is time."""
+        """Kill the node if the work has come far enough."""
         if not self.finished and self._share * of < done:
             self.finished = {p: p.stat().st_mtime_ns for p in self._folder.glob("piece-*")}
             self._nodes.kill(len(self._nodes.raylets) - 1)
 
     def lost(self) -> int:
-        """How many of the finished pieces are not there any more as they were."""
+        """How many of the finished pieces are missing or changed."""
         known = self.finished.items()
         return sum(not p.exists() or p.stat().st_mtime_ns != moment for p, moment in known)
 
 
 def kill(options: argparse.Namespace) -> None:
-    """kill -9 of a node at random moments: nothing finished is lost, the result is equal."""
+    """`kill -9` a node at random moments: nothing finished is lost, and the result is equal."""
     model, draw = model_of(options), random.Random(options.seed)
     expected = hf.toys(model, options.toys, 1)
     lost = unequal = middle = 0
@@ -178,7 +178,7 @@ job.fits.fit(0, 1)
 
 
 def worker(options: argparse.Namespace) -> None:
-    """A new worker's first fit, against that of a local process with the same executables."""
+    """A new worker's first fit, compared with that of a local process with the same executables."""
     job = ToyJob(plan_toys(model_of(options), 100_000, 1))
     pairs, rays = [], []
     with (
@@ -217,7 +217,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def costs(options: argparse.Namespace) -> None:
-    """Per task, per object and per checkpoint: what a plan for many nodes is made of."""
+    """Costs per task, object and checkpoint, from which a plan for many nodes is made."""
     job = ToyJob(plan_toys(model_of(options), 100_000, 1))
     with rehearsal([1, 1]) as nodes, connected(nodes.address) as ray:
         task = ray.remote(lambda: None)

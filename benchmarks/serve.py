@@ -1,10 +1,10 @@
-"""How fast is `firstlight serve`, beside its peers and beside a bare ASGI app?
+"""How fast is `firstlight serve`, compared with its peers and with a bare ASGI app?
 
     python benchmarks/serve.py [--peers PYTHON] [--rounds N] [--seconds S] [--only PART]
 
 PYTHON is the interpreter of an environment with litserve, bentoml, ray[serve] and jax; without it
 only the bare app is compared (`uvicorn` has to be installed). The client is `wrk`. All servers run
-the same model, and are measured in turns. Use a machine that does nothing else.
+the same model, and are measured in turns. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def median_load(seen: list[Load]) -> Load:
 
 
 def steady(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
-    """p99 at 70 % of the best load of each peer, on that peer and on ours."""
+    """p99 at 70 % of each peer's best load, on that peer and on ours."""
     contenders = list(commands(peers, free_port))
     with running(*contenders[0], folder) as ours:
         for contender in contenders[1:]:
@@ -103,7 +103,7 @@ def steady(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
 
 
 def starts(folder: Path, rounds: int) -> None:
-    """Time to ready with an empty and with a filled cache; the first request against the median."""
+    """Time to ready with an empty and a filled cache; the first request, relative to the median."""
     workspace = subprocess.run(
         [sys.executable, "-m", "firstlight.histfactory.synthetic"], capture_output=True, check=True
     ).stdout
@@ -127,7 +127,7 @@ def starts(folder: Path, rounds: int) -> None:
 def restart(
     folder: Path, rounds: int, arguments: list[str], path: str, body: str
 ) -> tuple[float, float]:
-    """Time to ready and processor time until then with a filled cache, against an empty one."""
+    """Time and processor time to ready, with a filled cache relative to an empty one."""
     seconds, processor = [], []
     for _ in range(rounds):
         shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -172,7 +172,9 @@ def first_against_median(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=6)

@@ -1,6 +1,6 @@
-"""The model of benchmarks/serve.py as each server wants it, at its best documented settings.
+"""The model of benchmarks/serve.py for each server, with its best documented settings.
 
-Text, because every one runs in a process of its own, the peers in an environment of their own.
+Kept as text, because each runs in its own process, the peers in another environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers as processes, for benchmarks/serve.py and fuzz_serve.py: started, asked, measured."""
+"""Start, query and measure servers as processes, for benchmarks/serve.py and fuzz_serve.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTIONS = 32
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it is asked, and the processes that it is."""
+    """A running server: its address and its processes."""
 
     name: str
     port: int
@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk saw."""
+    """What wrk measured."""
 
     requests_per_second: float
     p99_seconds: float
@@ -53,7 +53,7 @@ def free_port() -> int:
 def commands(
     peers: str | None, port: Callable[[], int]
 ) -> Iterator[tuple[str, list[str], int, str]]:
-    """Name, command, port and path of every contender."""
+    """Name, command, port and path of every server."""
     p = port()
     ours = [sys.executable, "-m", "firstlight", "serve", "firstlight_app.py", "--port", str(p)]
     yield "firstlight", ours, p, "/models/mlp"
@@ -89,7 +89,7 @@ def write_programs(folder: Path) -> None:
 
 
 def answers(port: int, path: str, body: str = BODY) -> int | None:
-    """The status of one request; None where nobody listens."""
+    """The status of one request; None if nothing listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("POST", path, body, {"content-type": "application/json"})
@@ -174,7 +174,7 @@ def metric(port: int, name: str) -> float:
 
 
 def at_rate(server: Server, rate: float, seconds: float, header: str = "") -> Seen:
-    """An open loop: latency counts from when a request was due."""
+    """Send an open loop of requests: latency counts from when a request was due."""
     headers = (("firstlight-timeout", header),) if header else ()
     target = Target("127.0.0.1", server.port, server.path, BODY.encode(), headers)
     return asyncio.run(ask(target, Loop(1024, seconds, rate)))

@@ -36,10 +36,10 @@ CLIENTS, CONNECTIONS_EACH = 8, 8
 
 
 def binary(folder: Path, rounds: int) -> None:
-    """1 MB in and 1 MB out as bytes: what the server does with them, against one memory copy.
+    """1 MB in and 1 MB out as bytes: the server's own time, compared with one memory copy.
 
-    In memory, without sockets: a copy that stands for the kernel's and the model's own time are
-    taken off. What the kernel takes is what a program takes that only receives and sends.
+    Measured in memory, without sockets, less the model's time and a copy that stands for the
+    kernel's. The kernel's time is that of a program that only receives and sends.
     """
     x = np.random.default_rng(0).normal(size=262144).astype(np.float32)
     head = (
@@ -82,7 +82,7 @@ def wire_request(body: bytes, headers: dict[str, str]) -> bytes:
 async def in_memory(
     request: bytes, x: np.ndarray[tuple[int], np.dtype[np.float32]], count: int
 ) -> tuple[float, float, float]:
-    """Medians of the server's time, the model's and that of a copy, in seconds."""
+    """Median seconds of the server, the model and a copy."""
     import jax
 
     from firstlight.serve import Input, model
@@ -115,7 +115,7 @@ async def in_memory(
 
 
 def processor_time_of_each(server: Server, body: bytes, headers: dict[str, str]) -> float:
-    """Seconds of the server's processors per request of a hundred."""
+    """Processor seconds of the server per request, over a hundred requests."""
     count = 100
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     before = 0.0
@@ -159,7 +159,7 @@ def overload(folder: Path, seconds: int) -> None:
 
 
 class RetryingClients:
-    """Threads that ask for every row once, and again whenever no answer came."""
+    """Threads that send every row, and send it again if no answer came."""
 
     def __init__(self, port: int, path: str, rows: np.ndarray[Any, Any], threads: int) -> None:
         self.answers: dict[int, Any] = {}
@@ -204,7 +204,7 @@ class RetryingClients:
 
 
 def kill(folder: Path, rounds: int) -> None:
-    """kill -9 under load, with clients that retry: every request answered, every answer right."""
+    """`kill -9` under load, with clients that retry: every request is answered, correctly."""
     model: dict[str, Any] = {}
     exec(serve_peers.MODEL, model)
     rows = np.random.default_rng(1).normal(size=(2000 * rounds, 16)).astype(np.float32)
@@ -274,7 +274,7 @@ def _wide(folder: Path, seconds: int, readers: int) -> None:
 
 
 def from_clients(target: Target, seconds: float) -> Seen:
-    """64 connections of several processes: one in Python would be the slower side."""
+    """64 connections from several processes: one in Python would be slower than the server."""
     loop = Loop(CONNECTIONS_EACH, seconds)
     with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
         seen = list(pool.map(asked_by_one, [target] * CLIENTS, [loop] * CLIENTS))
@@ -291,7 +291,7 @@ def asked_by_one(target: Target, loop: Loop) -> Seen:
 
 @contextmanager
 def utilization() -> Iterator[list[float]]:
-    """The share of time in which a GPU computes, as nvidia-smi says; empty without one."""
+    """The share of time in which a GPU computes, from nvidia-smi; empty without a GPU."""
     shares: list[float] = []
     if shutil.which("nvidia-smi") is None:
         yield shares

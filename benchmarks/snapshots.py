@@ -4,13 +4,13 @@
 
 Parts: scale, list, calls, changes.
 
-scale    publish and verify that many snapshots one after the other: time beside many snapshots
-         against time beside none, in pairs, and peak memory at the end against a quarter.
-list     `firstlight snapshots` of all of them, as a command, and of a catalogue five times as long.
-calls    a snapshot of a million warm calls, in long series and in short ones: seconds to verify.
-changes  random single-byte changes, each file removed, files added: how many `verify` finds.
+scale    publish and verify that many snapshots one after the other: the time with many snapshots in
+         the store relative to none, in pairs, and the peak memory relative to that after a quarter.
+list     the command `firstlight snapshots` for all of them, and for a catalogue five times as long.
+calls    seconds to verify a snapshot of a million warm calls, in long series and in short ones.
+changes  how many random single-byte changes, removed files and added files `verify` finds.
 
-The runs are made up (a measured one takes a minute), and their numbers follow from their samples.
+The runs are generated (a measured one takes a minute); their numbers follow from their samples.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def peak_mib() -> float:
 
 
 def made_up(count: int, scratch: Path) -> Iterator[Path]:
-    """Runs one after the other, each one gone when the next is made."""
+    """Generate runs one after the other; each is removed when the next is made."""
     for number in range(count):
         folder = make_run(scratch / "run", number=number, cases=CASES, calls=20)
         yield folder
@@ -60,7 +60,7 @@ def made_up(count: int, scratch: Path) -> Iterator[Path]:
 def growth(
     name: str, against: str, ratio: float, seconds: Sequence[float], peaks: Sequence[float]
 ) -> None:
-    """Time of one beside many over time of one beside few, and memory since the first quarter."""
+    """Time with many snapshots over time with few, and memory since the first quarter."""
     say(
         f"{name} {len(seconds)} snapshots",
         f"{sum(seconds):.0f} s, {median(seconds) * 1e3:.0f} ms each; {against}: ratio {ratio:.2f}",
@@ -84,7 +84,7 @@ def timed_publish(run: Path, store: LocalStore) -> tuple[float, str]:
 
 
 def scale(count: int, place: Path, scratch: Path) -> None:
-    """Neighbours on the machine fall on both sides of a pair, so the ratio is of pairs."""
+    """Measure pairs: other load on the machine then affects both sides."""
     store = LocalStore(place)
     ids: list[str] = []
     seconds: list[float] = []
@@ -115,7 +115,7 @@ def scale(count: int, place: Path, scratch: Path) -> None:
 
 
 def swollen(place: Path, count: int) -> None:
-    """Make a store look as if it held so many snapshots: the list reads names and entries only."""
+    """Make a store look as if it held this many snapshots: listing reads names and entries only."""
     entries = place / "catalogue" / "entries"
     some = [json.loads(path.read_text()) for path in sorted(entries.iterdir())]
     lines = []
@@ -133,7 +133,7 @@ def swollen(place: Path, count: int) -> None:
 
 
 def listing(count: int, place: Path) -> None:
-    """The command as a user calls it, start of Python included."""
+    """Time the command as a user calls it, including the start of Python."""
     command = [sys.executable, "-m", "firstlight", "snapshots", str(place)]
     seconds = []
     for _ in range(5):
@@ -194,7 +194,7 @@ def changes(count: int, scratch: Path) -> None:
 
 
 def _flips(count: int, place: Path, files: Sequence[Path], draw: random.Random) -> tuple[int, int]:
-    """Every byte of every file is as likely; its new value is any other."""
+    """Change a random byte of all files, each equally likely, to a random other value."""
     sizes = [p.stat().st_size for p in files]
     found = 0
     for path in draw.choices(files, sizes, k=count):

@@ -2,9 +2,9 @@
 
     python benchmarks/telemetry.py [--quick]
 
-- Overhead: steps with the watch and without, in turns in one process; the ratio of both, by round,
-  with its spread. A step is a jitted function of about a millisecond that is waited for.
-- A scrape with 1 000 functions, each of which was called since the last one, over HTTP.
+- Overhead: steps with and without the watch, in turns in one process; their ratio per round, with
+  its spread. A step is a synchronised call of a jitted function of about a millisecond.
+- A scrape over HTTP with 1 000 functions, all of which were called since the last one.
 - Memory: resident bytes before and after a million steps, and ten thousand recompiles of one
   function. Recompiles are real events of JAX, sent by its own `jax.monitoring`, since compiling ten
   thousand programs would measure XLA's memory.
@@ -33,17 +33,19 @@ from firstlight import telemetry
 from firstlight.telemetry.process_values import memory_bytes
 from firstlight.telemetry.watch.process import ProcessWatch
 
-#: As JAX has it, before there is a watch.
+#: JAX's own function, before the watch replaces it.
 PLAIN_WAIT = array.ArrayImpl.block_until_ready
-#: What has to hold.
+#: Limits.
 MAX_OVERHEAD = 0.01
 MAX_SCRAPE_SECONDS = 0.020
 MAX_GROWTH_BYTES = 2**20
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of all rounds")
     share = 10 if parser.parse_args().quick else 1
     step, argument = step_of_a_millisecond()
     watch = telemetry.start("127.0.0.1:0", max_functions=1000)
@@ -58,7 +60,7 @@ def main() -> int:
 
 
 def step_of_a_millisecond() -> tuple[Any, Any]:
-    """A function that takes about as long, and its argument."""
+    """A function that takes about a millisecond, and its argument."""
 
     def make(rounds: int) -> Any:
         def step(x: Any) -> Any:
@@ -89,9 +91,9 @@ def timed(action: Callable[[], object], times: int) -> list[float]:
 
 
 def overhead(step: Any, x: Any, rounds: int) -> bool:
-    """Of one executable, with the watch around it and without; each step with, then without, or
-    the other way round. A machine that does other things makes a step longer, never shorter: the
-    tenth of each side that is fastest is what is compared."""
+    """Time one executable with and without the watch: each step with, then without, or
+    the other way round. Other load makes a step longer, never shorter, so the fastest tenth of each
+    side is compared."""
     watched, plain_wait = jax.jit(step), PLAIN_WAIT
     plain = watched._function
 
@@ -131,7 +133,7 @@ for _ in sys.stdin:
 
 
 def scrape(watch: ProcessWatch) -> bool:
-    """What it takes of the process that is asked; how long it lasts depends on what else runs."""
+    """Processor time of the scraped process; the duration would depend on other load."""
     functions = [watch.steps.functions.of_steps(f"function_{n}") for n in range(1000)]
     for function in functions:
         watch.steps.functions.of_compiles(function.name).add("compiler")

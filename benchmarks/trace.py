@@ -1,20 +1,19 @@
-"""What does tracing cost, and does it add up? Every figure that the docs quote of `trace`.
+"""What does tracing cost, and do its phases add up? The figures about `trace` in the docs.
 
     python benchmarks/trace.py [PART …] [--rounds N]
 
 Parts: first-result, own-work, command, warm-call, accounting.
 
 Both sides are measured in one run, in fresh processes: to the first result both at the same time,
-so that both meet the same machine; warm calls one after the other, in an order that alternates. Run
-it on a machine of two cores or more that does nothing else: three per cent of a second is thirty
-milliseconds.
+so that both meet the same load; warm calls one after the other, in alternating order. Use a quiet
+machine with two cores or more: three per cent of a second is thirty milliseconds.
 
-Where Python looks through all objects for garbage (40 ms with JAX), and at which depth of calls its
-stack needs another piece of memory (10 µs each time that a call comes by), is chance. A few objects
-or a frame more, of ours or of anybody's, may move either to before the first result, or away from
-there: by up to 5 %, of either sign, and the same each time that the same program runs. So every
-pair runs in a layout of its own: so many objects more, and at such a depth. A pair still differs by
-a tenth: what is ours for sure is timed by itself (own-work), listener by listener.
+When Python runs a full garbage collection (40 ms with JAX), and at which call depth its stack needs
+another piece of memory (10 µs each time a call crosses it), is chance. A few more objects or one
+more frame can move either to before the first result, or away from there: by up to 5 %, of either
+sign, and the same in every run of the same program. So every pair runs in another layout, with
+extra objects and at another depth. A pair still differs by a tenth; the recorder's own work is
+therefore also timed directly (own-work), listener by listener.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _at_depth(depth):
     return _at_depth(depth - 1) if depth else program()
 _objects = [[] for _ in range(int(_sys.argv[1]))]
 """
-#: With JAX there are 100 000 objects, and Python looks through all when there are a quarter more.
+#: With JAX there are 100 000 objects; Python's full collection runs at a quarter more.
 MAX_OBJECTS, MAX_DEPTH = 25_000, 40
 
 CALLS = """
@@ -103,7 +102,7 @@ def timed(call, n=1000):
         for _ in range(n):
             call()
         best.append((time.perf_counter_ns() - begin) / n)
-    return min(best)  # what others on the machine do only ever adds
+    return min(best)  # other load only ever adds
 s = jax.device_put(np.float32(1))
 ready = f(x).block_until_ready(), float(f(s))
 for _ in range(5000): f(x)
@@ -133,7 +132,7 @@ def environment(traced: bool, folder: Path) -> dict[str, str]:
 def pairs(
     one: Callable[[bool], dict[str, float]], rounds: int
 ) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """(traced, untraced) in neighbouring processes, in an order that alternates."""
+    """(traced, untraced) in neighbouring processes, in alternating order."""
     one(True), one(False)
     found = []
     for number in range(rounds):
@@ -144,7 +143,7 @@ def pairs(
 
 
 def first_result(rounds: int) -> None:
-    """Time from spawn to first result, traced against untraced."""
+    """Time from spawn to first result, traced relative to untraced."""
     for name, text in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as place:
             script = Path(place) / "program.py"
@@ -226,7 +225,7 @@ def first_result():
 
 
 def own_work(rounds: int) -> None:
-    """What the recorder itself does until the first result, as a part of the time until then."""
+    """The recorder's own work until the first result, as a share of the time until then."""
     for name, text in PROGRAMS.items():
         spent, shares = [], []
         for _ in range(rounds):
@@ -248,13 +247,13 @@ def own_work(rounds: int) -> None:
 
 
 def processor_seconds() -> float:
-    """Of all processes that this one has started and that have ended."""
+    """Processor seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def whole_command(rounds: int) -> None:
-    """`firstlight trace program.py`, with its report, against `python program.py`."""
+    """`firstlight trace program.py`, with its report, relative to `python program.py`."""
     for name, text in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as place:
             script = Path(place) / "program.py"
@@ -292,7 +291,7 @@ def whole_command(rounds: int) -> None:
 
 
 def warm_call(rounds: int) -> None:
-    """What a call costs more when it has nothing to compile."""
+    """The extra cost of a call that compiles nothing."""
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "calls.py"
         script.write_text(CALLS)
@@ -317,7 +316,7 @@ def warm_call(rounds: int) -> None:
 
 
 def accounting(rounds: int) -> None:
-    """The phases of a trace, summed, against the clock of whoever started the program."""
+    """The sum of a trace's phases, compared with the clock of the parent process."""
     for name, text in PROGRAMS.items():
         shares = []
         for _ in range(max(3, rounds // 5)):

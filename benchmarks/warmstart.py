@@ -1,27 +1,27 @@
-"""How soon does a fresh process answer, beside its peers?
+"""How soon does a fresh process answer, compared with its peers?
 
     python benchmarks/warmstart.py [fits] [gradients] [imports] [--rounds N] [--workspace FILE]
                                    [--only NAME,NAME] [--ours] [--skip SIDE]
 
 A process is timed from its start to its end.
 
-fits: it fits a workspace, by the library (`python -c`), by `firstlight hf fit`, by NextStat, by
-pyhf, and by the same engine compiled by JAX, with a warm persistent cache and with none. The
-workspace is synthetic, of the dimensions of a published analysis with 184 parameters, unless
-`--workspace` names another. Needs the extra `peers`.
+fits: fit a workspace with the library (`python -c`), `firstlight hf fit`, NextStat, pyhf, and the
+same engine compiled by JAX, with a warm persistent cache and with none. The workspace is synthetic,
+with the dimensions of a published analysis of 184 parameters, unless `--workspace` names another.
+Needs the extra `peers`.
 
-gradients: it differentiates a result of a model with eight parameters with respect to all of its
-numbers, by `jax.grad` without `jit`, or takes a step of a PyTorch loss (on a GPU if there is one):
-as the library does it, and with everything compiled at once.
+gradients: differentiate a result of a model with eight parameters with respect to all of its
+numbers, by `jax.grad` without `jit`, or take a step of a PyTorch loss (on a GPU if there is one):
+with the library's defaults, and with everything compiled at once.
 
-imports: it imports JAX, with FIRSTLIGHT_WARMSTART set and without.
+imports: import JAX, with and without FIRSTLIGHT_WARMSTART.
 
 `--only torch,cls,limit` measures the sides whose names begin with one of these; packages of the
-others are not needed. `--ours` measures no peers, and prints seconds: for a slow machine, where
-`gradients --rounds 2 --ours` starts fifteen processes (the first round, for caches, is not kept).
+others are not needed. `--ours` measures no peers and prints seconds: for a slow machine, where
+`gradients --rounds 2 --ours` starts fifteen processes (the first round fills caches).
 
-All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
-machine that does nothing else.
+All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Use a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def seconds(side: str, workspace: Path, cache: Path) -> float:
 
 
 def measure(sides: list[str], workspace: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every side, in turns; the first round fills caches and is not kept."""
+    """Seconds of every side, in turns; the first round fills caches and is dropped."""
     found: dict[str, list[float]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as cache:
         for number in range(rounds + 1):
@@ -152,7 +152,7 @@ def measure(sides: list[str], workspace: Path, rounds: int) -> dict[str, list[fl
 
 
 def chosen(sides: Iterable[str], options: argparse.Namespace) -> list[str]:
-    """Those that are asked for: by the beginnings of their names, and ours only or all."""
+    """The selected sides: by the beginnings of their names, with or without peers."""
     names = tuple(name.strip().lower() for name in (options.only or "").split(","))
     theirs = {side for _, side, _ in BARS} if options.ours else set()
     left_out = theirs | set(options.skip)

@@ -1,4 +1,4 @@
-"""Requests that are wrong in every way, for benchmarks/fuzz_serve.py and tests/serve."""
+"""Wrong requests of every kind, for benchmarks/fuzz_serve.py and tests/serve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def valid() -> dict[str, Any]:
 
 
 def spoiled(draw: random.Random, tree: Any) -> Any:
-    """A tree with one place changed, removed or doubled."""
+    """Return a tree with one place changed, removed or doubled."""
     if draw.random() < 0.2 or not isinstance(tree, (dict, list)) or not tree:
         return draw.choice(VALUES)
     key = draw.choice(list(tree)) if isinstance(tree, dict) else draw.randrange(len(tree))

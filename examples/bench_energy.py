@@ -17,7 +17,7 @@ def exact(n: int) -> np.ndarray:
 
 @bench(workload="energy", backend="jax-jit", sizes=SIZES, reference=exact, tolerance=1e-5)
 def energy_jax(n: int):
-    # Imported here: at the top of the file the NumPy case would pay for it too.
+    # Imported here: at the top of the file, the NumPy case would pay for it too.
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""A fit that is slow to start for common reasons: let the trace find them.
+"""A fit that starts slowly, for common reasons that the trace finds.
 
 firstlight trace examples/slow_start.py
 """

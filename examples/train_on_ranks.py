@@ -1,11 +1,10 @@
-"""A training on significance, divided over several processes with DistributedDataParallel.
+"""Train on significance in several processes, with DistributedDataParallel.
 
     torchrun --standalone --nproc-per-node 2 examples/train_on_ranks.py [--epochs 30]
 
 Every rank simulates its own events. `SoftHistogram(..., group=...)` fills a histogram with the
-events of all ranks, so that every step follows the gradient of one significance, that of the whole
-batch: the mean of the ranks' own significances would be another, smaller number. All ranks make the
-same fits.
+events of all ranks, so every step follows the gradient of the significance of the whole batch. (The
+mean of the ranks' own significances would be smaller.) All ranks make the same fits.
 
 Prints the expected significance before and after, and whether the ranks still have equal networks.
 Runs with gloo on CPUs and with NCCL on GPUs. Needs `pip install '.[jax,torch]'`.
@@ -87,7 +86,7 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     values, equal = train(epochs, device)
     # DistributedDataParallel is part of reference cycles. If it outlives the group, gloo's threads
-    # outlive the interpreter, which now and then aborts a process that is done.
+    # outlive the interpreter, which sometimes aborts the process at exit.
     gc.collect()
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks: ", end="")

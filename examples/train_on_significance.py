@@ -1,4 +1,4 @@
-"""Cross-entropy or significance? The same network trained on both, and the results compared.
+"""Cross-entropy or significance? Train the same network on both, and compare.
 
     python examples/train_on_significance.py [--seeds 8] [--epochs 100] [--output FOLDER]
 

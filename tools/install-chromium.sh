@@ -1,6 +1,6 @@
 #!/bin/sh
-# A browser for the report's own test, from Debian's packages where that is possible; the test says
-# so and skips where it is not.
+# Install Chromium for the browser tests from Debian's packages; where that is impossible, the tests
+# say so and are skipped.
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update -q >/dev/null 2>&1 && apt-get install -y -q --no-install-recommends chromium \
         fonts-dejavu-core >/dev/null 2>&1 && exit 0

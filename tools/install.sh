@@ -1,17 +1,17 @@
 #!/bin/sh
 # usage: install.sh PYTHON REQUIREMENT
-# This checkout, editable, with the extras of REQUIREMENT, at the versions of constraints.txt.
+# Install this checkout, editable, with the extras of REQUIREMENT, at the versions of constraints.txt.
 #
-# With uv, which takes a fifth of pip's time, from the places that pip is configured to use; with pip
-# where uv cannot be had or fails. Bytecode is left to the first import of each module: most of the
-# 18,000 are never imported.
+# Uses uv, which takes a fifth of pip's time, with pip's configured indexes; or pip, if uv cannot be
+# installed or fails. Bytecode is left to the first import of each module: most of the 18,000 are
+# never imported.
 set -u
 python=$1
 requirement=$2
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
 
 configuration=$(pip config list)
-# From the environment (listed first), else from pip's files; values of a list get blanks between.
+# From the environment (listed first), else from pip's files; list values are separated by blanks.
 setting() {
     echo "$configuration" | sed -nE "s/^(:env:|global|install)\.$1='(.*)'\$/\2/p" |
         sed -n '1{s/\\n/ /g;s/^ *//;p;}'
@@ -22,7 +22,7 @@ with_uv() (
     [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
     [ -z "$certificates" ] || export SSL_CERT_FILE="$certificates"
     export UV_INDEX="$(setting extra-index-url)" UV_INSECURE_HOST="$(setting trusted-host)"
-    # As pip chooses: the best version of all places, not of the first that has any.
+    # Like pip: the best version from all indexes, not from the first that has any.
     "$(dirname "$python")/uv" pip install --quiet --python "$python" \
         --index-strategy unsafe-best-match ${places:+$(printf -- '--find-links %s ' $places)} \
         -c constraints.txt -e "$requirement"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: test-with-versions.sh PYTHON JAX [OPTION OF PYTEST ...]
-# The tests of what touches JAX, with that Python and that JAX and without PyTorch, in an environment of
-# its own below build/.
+# Run the tests that use JAX with this Python and this JAX, without PyTorch, in an environment below
+# build/.
 set -eu
 python=$1
 jax=$2
