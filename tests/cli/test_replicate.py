@@ -36,12 +36,12 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot of a real run: two NumPy cases, two processes each, and a file of the user's."""
+    """A snapshot of two real runs: a NumPy case of the catalogue, and one in a user's file."""
     folder = tmp_path_factory.mktemp("real")
     (folder / "bench_own.py").write_text(OWN)
     for target, out in (("matmul", "one"), (str(folder / "bench_own.py"), "two")):
         sizes = ["-b", "small"] if target == "matmul" else []
-        assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "2",
+        assert main(["run", target, "--backend", "numpy", *sizes, "--quick", "-p", "1",
                      "--out", str(folder / out)]) == 0  # fmt: skip
     wishes = Wishes(redact=(str(folder),), with_source=False)
     done = publish([folder / "one", folder / "two"], LocalStore(folder / "store"), wishes)
@@ -57,7 +57,7 @@ def test_a_real_run_is_measured_again_signed_and_checked(
     code = main(["replicate", str(real), "--out", str(out), "--key", str(tmp_path / "key.pem")])
     told = capsys.readouterr()
     report = json.loads((out / "replication.json").read_text())
-    assert code == 3  # two processes decide nothing, and nothing is wrong
+    assert code == 3  # one process per side decides nothing, and nothing is wrong
     assert report["snapshot"]["id"] == real.name
     (case,) = report["cases"]
     assert case["verdict"] == "undecided" and "too few" in told.out

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+from firstlight.cli import main
 
 pytestmark = pytest.mark.slow
 
 Write = Callable[[str, str], Path]
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class Measured(NamedTuple):
+    folder: Path
+    stdout: str
+    stderr: str
+
 
 GOOD = """
     import numpy as np
@@ -29,26 +42,40 @@ GOOD = """
 """
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """GOOD, measured once in this process: what was printed, and the folder."""
+    folder, out, err = tmp_path_factory.mktemp("measured"), io.StringIO(), io.StringIO()
+    (folder / "mine.py").write_text(textwrap.dedent(GOOD))
+    with contextlib.chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        assert main(["run", "mine.py", "--quick", "--out", "out"]) == 0, err.getvalue()
+    return Measured(folder, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def copied(measured: Measured, tmp_path: Path) -> Path:
+    """A copy of that run, and of its file, in `tmp_path`."""
+    shutil.copytree(measured.folder, tmp_path, dirs_exist_ok=True)
+    plan = tmp_path / "out" / "plan.json"
+    plan.write_text(plan.read_text().replace(str(measured.folder), str(tmp_path)))
+    return tmp_path / "out"
+
+
 def show(command: Firstlight, run: Path) -> dict[str, dict[str, Any]]:
     done = command("show", run, "--json")
     assert done.returncode == 0, done.stderr
     return {case["case"]: case for case in json.loads(done.stdout)}
 
 
-def test_a_file_of_ones_own_is_measured_and_shown(
-    command: Firstlight, write: Write, tmp_path: Path
-) -> None:
-    write("mine.py", GOOD)
-    done = command("run", "mine.py", "--quick", "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert "report.html" in done.stdout and "square" in done.stdout
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+def test_a_file_of_ones_own_is_measured_and_shown(command: Firstlight, measured: Measured) -> None:
+    assert "report.html" in measured.stdout and "square" in measured.stdout
+    assert {p.name for p in (measured.folder / "out").iterdir()} == {
         "plan.json",
         "samples.jsonl",
         "run.json",
         "report.html",
     }
-    case = show(command, tmp_path / "out")["square[small]/numpy/none"]
+    case = show(command, measured.folder / "out")["square[small]/numpy/none"]
     assert case["status"] == "ok" and case["correctness"]["max_relative_error"] == 0.0
     cold, warm = case["cold_seconds"], case["warm_call_seconds"]
     assert cold["n"] == 6 and cold["confidence"] >= 0.95
@@ -63,14 +90,10 @@ def test_a_file_of_ones_own_is_measured_and_shown(
     ]
 
 
-def test_the_phases_of_every_process_add_up_to_its_total(
-    command: Firstlight, write: Write, tmp_path: Path
-) -> None:
-    write("mine.py", GOOD)
-    assert command("run", "mine.py", "--quick", "-p", 3, "--out", "out").returncode == 0
-    lines = (tmp_path / "out" / "samples.jsonl").read_text().splitlines()
+def test_the_phases_of_every_process_add_up_to_its_total(measured: Measured) -> None:
+    lines = (measured.folder / "out" / "samples.jsonl").read_text().splitlines()
     timed = [s for s in map(json.loads, lines) if s["kind"] == "timed"]
-    assert len(timed) == 3
+    assert len(timed) == 6
     for sample in timed:
         cold = sample["cold"]
         known = [s for s in cold["phases_seconds"].values() if s is not None]
@@ -130,25 +153,25 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
     command: Firstlight, write: Write, tmp_path: Path
 ) -> None:
-    """The fourth process waits in a pipe that nobody writes to, so the signal always finds it."""
+    """The third process waits in a pipe that nobody writes to, so the signal always finds it."""
     out, pipe = tmp_path / "out", tmp_path / "pipe"
     samples = out / "samples.jsonl"
     waiting = f"""
     from pathlib import Path
     samples, pipe = Path({str(samples)!r}), Path({str(pipe)!r})
-    if pipe.exists() and samples.exists() and len(samples.read_text().splitlines()) == 3:
+    if pipe.exists() and samples.exists() and len(samples.read_text().splitlines()) == 2:
         pipe.read_text()
 """
     write("mine.py", GOOD + waiting)
     os.mkfifo(pipe)
     process = subprocess.Popen(
-        [sys.executable, "-m", "firstlight", "run", "mine.py", "-p", "8", "--out", "out"],
+        [sys.executable, "-m", "firstlight", "run", "mine.py", "-p", "3", "--out", "out"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not samples.exists() or len(samples.read_text().splitlines()) < 3:
+    while not samples.exists() or len(samples.read_text().splitlines()) < 2:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.05)
             raise AssertionError(process.communicate())
@@ -157,7 +180,7 @@ def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
     assert process.returncode == 130, errors
     assert "--resume" in errors
     first = samples.read_text().splitlines()
-    assert len(first) == 3
+    assert len(first) == 2
     run = json.loads((out / "run.json").read_text())
     assert run["complete"] is False and run["cases"][0]["status"] == "incomplete"
 
@@ -165,41 +188,32 @@ def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
     done = command("run", "--resume", "out")
     assert done.returncode == 0, done.stderr
     second = samples.read_text().splitlines()
-    assert second[: len(first)] == first and len(second) == 9
+    assert second[: len(first)] == first and len(second) == 4
     assert json.loads((out / "run.json").read_text())["complete"] is True
-    assert sorted(json.loads(line)["order"] for line in second) == list(range(9))
+    assert sorted(json.loads(line)["order"] for line in second) == list(range(4))
 
 
 def test_a_run_that_was_killed_can_be_shown_as_far_as_it_got(
-    command: Firstlight, write: Write, tmp_path: Path
+    command: Firstlight, copied: Path
 ) -> None:
-    write("mine.py", GOOD)
-    assert command("run", "mine.py", "--quick", "-p", 2, "--out", "out").returncode == 0
-    (tmp_path / "out/run.json").unlink()
-    samples = (tmp_path / "out/samples.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "out/samples.jsonl").write_text("".join(samples[:2]) + samples[2][:100])
-    case = show(command, tmp_path / "out")["square[small]/numpy/none"]
+    (copied / "run.json").unlink()
+    samples = (copied / "samples.jsonl").read_text().splitlines(keepends=True)
+    (copied / "samples.jsonl").write_text("".join(samples[:2]) + samples[2][:100])
+    case = show(command, copied)["square[small]/numpy/none"]
     assert case["status"] == "incomplete" and case["cold_seconds"]["n"] == 1
-    assert (case["processes_ok"], case["processes_planned"]) == (1, 2)
+    assert (case["processes_ok"], case["processes_planned"]) == (1, 6)
 
 
-def test_resume_refuses_to_mix_two_environments(
-    command: Firstlight, write: Write, tmp_path: Path
-) -> None:
-    write("mine.py", GOOD)
-    assert command("run", "mine.py", "--quick", "-p", 1, "--out", "out").returncode == 0
-    plan = json.loads((tmp_path / "out/plan.json").read_text())
+def test_resume_refuses_to_mix_two_environments(command: Firstlight, copied: Path) -> None:
+    plan = json.loads((copied / "plan.json").read_text())
     plan["fingerprint"]["packages"]["numpy"] = "1.0"
-    (tmp_path / "out/plan.json").write_text(json.dumps(plan))
+    (copied / "plan.json").write_text(json.dumps(plan))
     done = command("run", "--resume", "out")
     assert done.returncode == 2 and "the installed packages changed" in done.stderr
 
 
-def test_resume_refuses_a_program_that_was_edited(
-    command: Firstlight, write: Write, tmp_path: Path
-) -> None:
-    write("mine.py", GOOD)
-    assert command("run", "mine.py", "--quick", "-p", 1, "--out", "out").returncode == 0
+@pytest.mark.usefixtures("copied")
+def test_resume_refuses_a_program_that_was_edited(command: Firstlight, write: Write) -> None:
     write("mine.py", GOOD.replace("x * x", "x ** 2"))
     done = command("run", "--resume", "out")
     assert done.returncode == 2 and "the benchmark file changed" in done.stderr
@@ -372,29 +386,17 @@ def test_a_broken_plugin_is_named(firstlight: Firstlight, tmp_path: Path) -> Non
     assert done.returncode == 2 and "no_such_module" in done.stderr
 
 
-def test_progress_is_plain_lines_without_a_terminal(command: Firstlight, write: Write) -> None:
-    write("mine.py", GOOD)
-    done = command("run", "mine.py", "--quick", "-p", 2, "--out", "out")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("[")]
-    assert len(lines) == 3 and "\x1b" not in done.stderr
-    assert lines[-1].startswith("[3/3] timing square[small]/numpy/none") and "left" in lines[-1]
+def test_progress_is_plain_lines_without_a_terminal(measured: Measured) -> None:
+    lines = [line for line in measured.stderr.splitlines() if line.startswith("[")]
+    assert len(lines) == 7 and "\x1b" not in measured.stderr
+    assert lines[-1].startswith("[7/7] timing square[small]/numpy/none") and "left" in lines[-1]
 
 
 def test_a_reader_that_goes_away_stops_nothing(write: Write, tmp_path: Path) -> None:
     write("mine.py", GOOD)
+    command = [sys.executable, "-m", "firstlight", "run", "mine.py", "--quick", "-p", "1"]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "firstlight",
-            "run",
-            "mine.py",
-            "--quick",
-            "-p",
-            "2",
-            "--out",
-            "out",
-        ],
+        [*command, "--out", "out"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
