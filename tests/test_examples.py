@@ -1,4 +1,4 @@
-"""Every example runs as its own text says."""
+"""Every example runs as its docstring says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_example_is_measured_and_every_case_is_ok(
     assert cases and all(case["status"] == "ok" for case in cases)
 
 
-def test_the_slow_start_has_what_its_comments_say(
+def test_the_trace_of_slow_start_finds_what_its_comments_say(
     firstlight: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     script = Path(__file__).parent.parent / "examples" / "slow_start.py"

@@ -99,7 +99,7 @@ def test_the_same_run_twice_on_a_side_is_refused(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_other_than_two_runs_need_the_option_head(
+def test_one_run_or_three_are_refused_without_head(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     runs = [str(write_run(tmp_path / str(i))) for i in range(count)]
@@ -137,7 +137,7 @@ def test_a_run_without_its_samples_is_refused(
         ("300%", "must be between 0 and 1"),
     ],
 )
-def test_a_minimum_effect_is_a_share_and_a_percentage_is_told_how_to_be_written(
+def test_a_percentage_as_minimum_effect_is_refused_with_how_to_write_it(
     command: str, given: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -146,7 +146,7 @@ def test_a_minimum_effect_is_a_share_and_a_percentage_is_told_how_to_be_written(
 
 
 @pytest.mark.parametrize("given", ["0.04", "4%"])
-def test_a_minimum_effect_is_kept_as_a_share(
+def test_a_minimum_effect_is_recorded_as_a_share(
     given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, head = write_run(tmp_path / "base"), write_run(tmp_path / "head")
@@ -176,7 +176,7 @@ def test_a_case_name_cannot_steer_the_terminal(
     assert "\x1b[31m" not in printed and "[red]x" in printed
 
 
-def test_a_snapshot_compares_as_the_run_that_it_was_made_from(
+def test_a_snapshot_compares_like_the_run_it_was_made_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "r"

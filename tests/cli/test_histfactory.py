@@ -1,4 +1,4 @@
-"""`firstlight hf …` says what the library says, and refuses in words what it cannot do."""
+"""`firstlight hf …` prints the results of the library, and explains what it cannot do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def workspace(plain: Plain, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def answer(capsys: pytest.CaptureFixture[str], workspace: Path) -> Answer:
-    """The JSON answer of a command that goes well."""
+    """Return the JSON output of a command that succeeds."""
 
     def ask(command: str, *arguments: object, path: Path = workspace) -> Plain:
         assert main(["hf", command, str(path), *map(str, arguments), "--json"]) == 0
@@ -70,7 +70,7 @@ def answer(capsys: pytest.CaptureFixture[str], workspace: Path) -> Answer:
 
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What a command prints on stderr when it cannot be done."""
+    """Return what a command that fails prints on stderr."""
 
     def ask(*arguments: object) -> str:
         try:
@@ -90,7 +90,7 @@ def write(path: Path, value: object) -> Path:
 
 
 def rewritten(plain: Plain, path: Path, **config: Any) -> Path:
-    """The workspace with another config of its measurement."""
+    """The workspace with another measurement config."""
     changed = copy.deepcopy(plain)
     changed["measurements"][0]["config"].update(config)
     return write(path, changed)
@@ -134,7 +134,7 @@ def test_parameters_are_fixed_freed_and_replaced_as_poi(
     assert given["parameters"]["lumi"]["free"] and given["poi"] == "lumi"
 
 
-def test_the_name_of_a_set_holds_all_its_bins(answer: Answer, plain: Plain) -> None:
+def test_the_name_of_a_parameter_set_fixes_all_its_bins(answer: Answer, plain: Plain) -> None:
     names = [n for n in answer("fit")["parameters"] if n.startswith("staterror")]
     assert len(names) == 2
     given = answer("fit", "--fix", names[0].partition("[")[0])
@@ -154,7 +154,7 @@ def test_significance_observed_and_of_asimov_data(answer: Answer, workspace: Pat
     assert blind["expected"]["z0"] == nominal.z0 != expected.z0
 
 
-def test_a_blind_answer_does_not_depend_on_the_observed_data(
+def test_a_blind_result_does_not_depend_on_the_observed_data(
     answer: Answer, plain: Plain, tmp_path: Path
 ) -> None:
     other = copy.deepcopy(plain)
@@ -279,10 +279,10 @@ def test_top_says_how_many_are_not_shown(
     assert "mu (POI)" in out and "5 more" in out
 
 
-def test_a_fit_that_does_not_converge_says_so_and_ends_with_1(
+def test_a_fit_that_does_not_converge_says_so_and_exits_with_1(
     plain: Plain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bin with events that no sample can make."""
+    """A bin has events, but no sample contributes to it."""
     broken = copy.deepcopy(plain)
     for channel in broken["channels"]:
         for sample in channel["samples"]:
@@ -311,7 +311,7 @@ def test_inspect_loads_no_jax(workspace: Path) -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-def test_inspect_counts_what_is_there(answer: Answer, plain: Plain) -> None:
+def test_inspect_counts_channels_samples_and_modifiers(answer: Answer, plain: Plain) -> None:
     given = answer("inspect")
     assert given["parameters"] == 8 and given["poi"] == "mu"
     assert {c["name"] for c in given["channels"]} == {c["name"] for c in plain["channels"]}
@@ -325,7 +325,7 @@ def test_inspect_counts_what_is_there(answer: Answer, plain: Plain) -> None:
     }
 
 
-def test_inspect_warns_of_what_surprises(answer: Answer, tmp_path: Path) -> None:
+def test_inspect_warns_about_surprises(answer: Answer, tmp_path: Path) -> None:
     def histosys(name: str, low: list[float], high: list[float]) -> Plain:
         return {"name": name, "type": "histosys", "data": {"lo_data": low, "hi_data": high}}
 
@@ -397,9 +397,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(
     assert "'firstlight[plots]'" in refusal("impacts", absent, "--plot", tmp_path / "f.svg")
 
 
-def test_every_command_answers_in_an_environment_without_jax(
-    workspace: Path, answer: Answer
-) -> None:
+def test_every_command_works_without_jax_installed(workspace: Path, answer: Answer) -> None:
     program = """
 import sys
 sys.modules["jax"] = None
@@ -415,7 +413,7 @@ sys.exit(main(sys.argv[1:]))
     )
 
 
-def test_commands_take_neither_all_cores_nor_a_whole_gpu_unless_the_user_says_so(
+def test_commands_use_neither_all_cores_nor_a_whole_gpu_unless_asked_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -431,7 +429,7 @@ def test_commands_take_neither_all_cores_nor_a_whole_gpu_unless_the_user_says_so
     assert settings.items() <= os.environ.items()
 
 
-def test_the_codes_offered_are_those_of_the_engine() -> None:
+def test_the_interpolation_codes_are_those_of_the_engine() -> None:
     assert tuple(map(set, CODES)) == (set(NORMSYS_CODES), set(HISTOSYS_CODES))
 
 

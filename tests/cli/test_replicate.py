@@ -64,7 +64,7 @@ def test_a_real_run_is_measured_again_signed_and_checked(
     assert case["correctness_here"]["passed"] and case["correctness_published"]["passed"]
     quantities = [d["quantity"] for d in case["deltas"]]
     assert {"cold_seconds", "import", "first_execute", "warm_call_seconds"} <= {*quantities}
-    # The publisher's own file is not in this installation: said, not run.
+    # The publisher's own file is not in this installation: reported, not run.
     (left,) = report["left_out"]
     assert "bench_own.py" in left["reason"] and "--file" in left["reason"]
     assert "bench_own.py" in told.err
@@ -97,7 +97,7 @@ def test_a_revoked_key_signs_no_replication_and_nothing_is_measured(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_of_the_publishers_is_run_only_if_named_and_unchanged(
+def test_the_publishers_file_runs_only_if_named_and_unchanged(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "mine.py"
@@ -126,7 +126,7 @@ def test_a_damaged_snapshot_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_snapshot_names_as_its_program_is_never_loaded(
+def test_the_program_named_in_a_snapshot_is_never_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # made_up_run's cases say program "made.up:matmul": the catalogue's matmul is another one.
@@ -138,7 +138,7 @@ def test_what_a_snapshot_names_as_its_program_is_never_loaded(
     assert "program" in said and not (tmp_path / "out").exists()
 
 
-def test_a_report_is_never_written_over_something(
+def test_a_report_never_overwrites_anything(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -147,7 +147,7 @@ def test_a_report_is_never_written_over_something(
     assert "Nothing is overwritten" in capsys.readouterr().err
 
 
-def test_an_interrupted_repetition_writes_no_report(
+def test_an_interrupted_replication_writes_no_report(
     real: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""`firstlight run` as a user meets it: real processes, small files, every kind of trouble."""
+"""`firstlight run` from the outside: real processes, small files, every kind of trouble."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def show(command: Firstlight, run: Path) -> dict[str, dict[str, Any]]:
     return {case["case"]: case for case in json.loads(done.stdout)}
 
 
-def test_a_file_of_ones_own_is_measured_and_shown(command: Firstlight, measured: Measured) -> None:
+def test_your_own_file_is_measured_and_shown(command: Firstlight, measured: Measured) -> None:
     assert "report.html" in measured.stdout and "square" in measured.stdout
     assert {p.name for p in (measured.folder / "out").iterdir()} == {
         "plan.json",
@@ -313,7 +313,7 @@ def test_an_existing_output_is_refused_before_anything_runs(
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_a_missing_framework_is_said_once_and_its_cases_are_skipped(
+def test_a_missing_framework_is_reported_once_and_its_cases_are_skipped(
     firstlight: Firstlight, tmp_path: Path, write: Write
 ) -> None:
     """`torch` hidden by a finder in sitecustomize: the rest of the environment stays as it is."""
@@ -392,7 +392,7 @@ def test_progress_is_plain_lines_without_a_terminal(measured: Measured) -> None:
     assert lines[-1].startswith("[7/7] timing square[small]/numpy/none") and "left" in lines[-1]
 
 
-def test_a_reader_that_goes_away_stops_nothing(write: Write, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_its_output_is_no_longer_read(write: Write, tmp_path: Path) -> None:
     write("mine.py", GOOD)
     command = [sys.executable, "-m", "firstlight", "run", "mine.py", "--quick", "-p", "1"]
     process = subprocess.Popen(
@@ -423,7 +423,7 @@ def test_the_run_order_is_shuffled_reproducibly_and_recorded() -> None:
         assert {case.id for case, _ in block} == {case.id for case in cases}
 
 
-def test_system_shows_what_would_be_recorded(command: Firstlight) -> None:
+def test_system_shows_what_a_run_records(command: Firstlight) -> None:
     done = command("system", "--json")
     assert done.returncode == 0
     host = json.loads(done.stdout)["host"]

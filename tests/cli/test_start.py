@@ -30,7 +30,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert {name for name in loaded if name.startswith("firstlight.cli.")} == set()
 
 
-def test_a_command_loads_no_other() -> None:
+def test_a_command_loads_no_other_command() -> None:
     code = (
         "from firstlight.cli import main\ntry: main(['verify', '--help'])\nexcept SystemExit: pass"
     )

@@ -47,7 +47,7 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder of a user with a program, its trace, and what the command said."""
+    """A user's folder with a program, its trace, and the output of the command."""
     folder = tmp_path_factory.mktemp("zanzibar_folder")
     import textwrap
 
@@ -69,7 +69,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, of a command that runs no program."""
+    """The same in this process, for a command that runs no program."""
     said, output = io.StringIO(), io.StringIO()
     with contextlib.chdir(folder), redirect_stderr(said), redirect_stdout(output):
         try:
@@ -91,7 +91,7 @@ def test_stdout_is_the_programs_and_stderr_has_the_verdict_first(traced: Any) ->
     assert max(map(len, done.stderr.splitlines())) <= 100
 
 
-def test_the_json_report_is_what_its_schema_says_and_adds_up(traced: Any) -> None:
+def test_the_json_report_follows_its_schema_and_adds_up(traced: Any) -> None:
     folder, _ = traced
     report = json.loads((folder / "report.json").read_text())
     schemas = Path(firstlight.__file__).parent / "schemas"
@@ -116,7 +116,7 @@ def test_the_json_report_is_what_its_schema_says_and_adds_up(traced: Any) -> Non
     assert results == [0, 1, 2]  # each was read before the next compile
 
 
-def test_limits_fail_a_program_that_succeeds_and_name_the_offenders(traced: Any) -> None:
+def test_an_exceeded_limit_fails_a_program_that_succeeds_and_is_named(traced: Any) -> None:
     folder, _ = traced
     done = here(folder, "report", "trace", "--max-recompiles", "1", "--quiet")
     assert done.returncode == 1
@@ -126,7 +126,7 @@ def test_limits_fail_a_program_that_succeeds_and_name_the_offenders(traced: Any)
     assert late.returncode == 1 and "after 1 result had been read" in late.stderr
 
 
-def test_a_report_can_be_made_again_and_is_the_same(traced: Any) -> None:
+def test_a_report_made_again_is_the_same(traced: Any) -> None:
     folder, first = traced
     again = here(folder, "report", "trace", "--html", "again.html")
     assert again.returncode == 0
@@ -166,7 +166,7 @@ def test_redacted_output_has_no_path_value_argument_or_module_of_the_user(traced
     assert (step["compiles"], step["recompiles"]) == (3, 2)  # as without
 
 
-def test_a_folder_that_was_recorded_openly_can_be_shown_redacted(traced: Any) -> None:
+def test_an_unredacted_trace_can_be_shown_redacted(traced: Any) -> None:
     folder, _ = traced
     done = here(folder, "report", "trace", "--redact", "--html", "open.html")
     assert done.returncode == 0
@@ -175,7 +175,7 @@ def test_a_folder_that_was_recorded_openly_can_be_shown_redacted(traced: Any) ->
     assert here(folder, "report", "trace", "--redact").returncode == 2
 
 
-def test_an_output_folder_is_never_written_over(traced: Any) -> None:
+def test_an_output_folder_is_never_overwritten(traced: Any) -> None:
     folder, _ = traced
     done = here(folder, "--out", "trace", "zanzibar_script.py")
     assert done.returncode == 2 and "not empty" in done.stderr and done.stdout == ""
@@ -204,14 +204,14 @@ def test_a_program_in_place_of_a_report_is_not_overwritten(tmp_path: Path) -> No
     assert program.read_text() == "print(1)\n"
 
 
-def test_scripts_may_be_called_as_our_commands(tmp_path: Path) -> None:
+def test_a_script_may_have_the_name_of_a_subcommand(tmp_path: Path) -> None:
     (tmp_path / "diff").write_text("print('a script')\n")
     (tmp_path / "report.py").write_text("print('another')\n")
     assert run(tmp_path, "--quiet", "./diff").stdout == "a script\n"
     assert run(tmp_path, "--quiet", "report.py").stdout == "another\n"
 
 
-def test_options_after_the_script_are_the_programs(
+def test_options_after_the_script_go_to_the_program(
     tmp_path: Path, write: Callable[[str, str], Path]
 ) -> None:
     write("show.py", "import sys; print(sys.argv[1:])")
@@ -223,7 +223,7 @@ def test_options_after_the_script_are_the_programs(
     assert (folder / "report.html").is_file()
 
 
-def test_wrong_usage_is_told_before_the_program_runs(
+def test_wrong_usage_is_reported_before_the_program_runs(
     tmp_path: Path, write: Callable[[str, str], Path]
 ) -> None:
     write("show.py", "print('ran')")
@@ -234,7 +234,7 @@ def test_wrong_usage_is_told_before_the_program_runs(
     assert done.returncode == 2 and "30s" in done.stderr and "ran" not in done.stdout
 
 
-def test_a_failing_program_keeps_its_exit_code_whatever_the_limits(
+def test_a_failing_program_keeps_its_exit_code_even_if_limits_are_exceeded(
     tmp_path: Path, write: Callable[[str, str], Path]
 ) -> None:
     write("fails.py", "raise SystemExit(7)")
@@ -246,7 +246,7 @@ def test_a_failing_program_keeps_its_exit_code_whatever_the_limits(
 def test_a_program_killed_while_it_compiles_leaves_a_report(
     tmp_path: Path, write: Callable[[str, str], Path]
 ) -> None:
-    """The log of such a program, as it was left; the kill itself is made by the test of running."""
+    """The log that such a program leaves; test_running.py kills one."""
     folder = tmp_path / "t"
     folder.mkdir()
     head = {"event": "process", "schema": "firstlight.trace", "version": 1, "pid": 7, "parent": 1}
@@ -309,7 +309,7 @@ def variant(name: str, first: tuple[float, float, float] | None, wall: float = 5
     return Variant(name, "how", 3, 0, spread, Spread(1, 1, 1), Spread(wall, wall, wall))
 
 
-def test_what_if_names_a_winner_only_where_all_its_runs_beat_all_of_the_base() -> None:
+def test_what_if_names_a_winner_only_if_all_its_runs_beat_all_of_the_base() -> None:
     base = variant("as it is", (3.0, 2.8, 3.2))
     clear, close = variant("level 0", (2.0, 1.9, 2.1)), variant("level 0", (2.7, 2.5, 2.9))
     assert what_if_verdict(WhatIf(3, (base, clear))).startswith("Soonest: level 0, 1.00 s")
@@ -335,7 +335,7 @@ def test_files_and_modules_of_public_packages_keep_their_names() -> None:
     assert file("/a/x.py") == file("/a/x.py") != file("/b/x.py")
 
 
-def test_events_that_nobody_knows_yet_are_redacted_as_well() -> None:
+def test_unknown_events_are_redacted_too() -> None:
     event = {
         "event": "torch_break",
         "reason": "call to open('/home/alice/data')",
@@ -347,7 +347,7 @@ def test_events_that_nobody_knows_yet_are_redacted_as_well() -> None:
     assert len(text.splitlines()) == 1
 
 
-def test_a_wrong_option_gets_the_usage_of_the_command_and_wrong_values_plain_words(
+def test_a_wrong_option_shows_the_usage_and_a_wrong_value_what_to_give(
     tmp_path: Path,
 ) -> None:
     for options, words in (
@@ -360,7 +360,7 @@ def test_a_wrong_option_gets_the_usage_of_the_command_and_wrong_values_plain_wor
         assert "usage: firstlight trace [options]" in done.stderr
 
 
-def test_of_a_script_that_is_not_there_nothing_is_told_beyond_the_error(tmp_path: Path) -> None:
+def test_a_missing_script_gets_no_report(tmp_path: Path) -> None:
     done = run(tmp_path, "nofile.py")
     assert done.returncode == 2 and "can't open file" in done.stderr
     assert "nothing more to report" in done.stderr

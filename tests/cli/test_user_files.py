@@ -1,4 +1,4 @@
-"""Files of users: what they may contain, and what they are told when it cannot be measured."""
+"""Users' files: what they may contain, and the messages if they cannot be measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(command: Firstlight, write: Write, tmp_path: Path) -> Callable[..., 
     return run
 
 
-def test_jax_that_hides_in_a_function_is_not_measured_as_numpy(measure: Any) -> None:
+def test_jax_imported_in_a_function_is_not_measured_as_numpy(measure: Any) -> None:
     """Its results would not be waited for: a large product would take microseconds."""
     code, cases, _ = measure(
         """
@@ -153,7 +153,7 @@ def test_a_result_that_cannot_be_confirmed_has_no_timing(
     assert cases["doubtful"]["status"] == "failed" and cases["doubtful"]["cold_seconds"] is None
 
 
-def test_a_complex_result_is_compared_whole(measure: Any) -> None:
+def test_real_and_imaginary_parts_of_a_result_are_compared(measure: Any) -> None:
     code, cases, text = measure(
         """
         import numpy as np
@@ -175,9 +175,7 @@ def test_a_complex_result_is_compared_whole(measure: Any) -> None:
         ("None", "not a step"),
     ],
 )
-def test_what_is_no_step_with_arguments_is_explained(
-    measure: Any, returned: str, words: str
-) -> None:
+def test_a_wrong_return_value_is_explained(measure: Any, returned: str, words: str) -> None:
     code, cases, _ = measure(
         f"""
         import numpy as np
@@ -206,7 +204,7 @@ def test_an_exception_is_the_reason_not_the_last_line_of_a_traceback(measure: An
     assert "Traceback" in cases["shapes"]["stderr_tail"]
 
 
-def test_a_thread_that_lives_on_does_not_cost_the_result(measure: Any) -> None:
+def test_a_lingering_thread_does_not_cost_the_result(measure: Any) -> None:
     code, cases, text = measure(
         """
         import threading, time, numpy as np
@@ -255,7 +253,7 @@ def test_the_cases_of_a_file_can_be_listed(command: Firstlight, write: Write) ->
     assert done.stdout.split() == ["f[a]/python/none", "f[b]/python/none"]
 
 
-def test_a_missing_reference_is_said(measure: Any) -> None:
+def test_a_missing_reference_is_reported(measure: Any) -> None:
     code, _, text = measure(
         """
         import numpy
@@ -268,7 +266,7 @@ def test_a_missing_reference_is_said(measure: Any) -> None:
     assert code == 0 and "no reference, the result was only checked to be finite" in text
 
 
-def test_a_wrong_result_is_shown_beside_the_reference(measure: Any) -> None:
+def test_a_wrong_result_is_shown_with_the_reference(measure: Any) -> None:
     _, cases, _ = measure(
         """
         import numpy as np

@@ -1,4 +1,4 @@
-"""Imports go one way, those inside of functions included; import-linter has the arrows of rooms."""
+"""Imports go one way, including those inside functions; import-linter checks the rooms."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from graphlib import TopologicalSorter
 
 import grimp
 
-#: Imports that close a cycle, each inside of a function and with its reason. The list only shrinks.
+#: Imports that close a cycle, each inside a function, with its reason. The list only shrinks.
 CLOSING = {
-    # A result that is known before JAX is there looks up its derivative when JAX asks for it.
+    # A result that was computed before JAX was imported looks up its derivative when JAX asks.
     ("histfactory.linear_results", "histfactory.exclusion_gradients"),
     ("histfactory.linear_results", "histfactory.first_gradients"),
     ("histfactory.linear_results", "histfactory.fit_gradients"),
 }
 
 
-def test_no_import_closes_a_cycle_but_those_with_a_reason() -> None:
+def test_no_import_closes_a_cycle_except_the_listed_ones() -> None:
     graph = grimp.build_graph("firstlight", exclude_type_checking_imports=True, cache_dir=None)
     closing = {(f"firstlight.{one}", f"firstlight.{other}") for one, other in CLOSING}
     edges = {

@@ -1,7 +1,7 @@
-"""What users get: a wheel, built from the sdist and installed with its dependencies alone.
+"""The package as users get it: a wheel, built from the sdist and installed.
 
-An editable install hides what a wheel lacks. Nothing is downloaded: the build backend is that of
-this environment, whose packages the new one borrows.
+An editable install hides what a wheel lacks. Nothing is downloaded: the build backend and the
+dependencies are those of this environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Installed:
         return Path(sysconfig.get_path("purelib", "venv", variables))
 
     def run(self, program: str, *arguments: object, **environment: str) -> str:
-        """What a program of the environment prints, away from the source tree."""
+        """Return what a program of the environment prints, away from the source tree."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         done = subprocess.run(
             [self.folder / "bin" / program, *map(str, arguments)],
@@ -113,7 +113,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed: Ins
     assert {".py", ".typed", ".json", ".js", ".css", ".pth"} <= kinds
 
 
-def test_the_sdist_has_what_the_two_commands_of_the_readme_need(unpacked: Path) -> None:
+def test_the_sdist_has_what_make_run_and_make_test_need(unpacked: Path) -> None:
     needed = ["Makefile", "constraints.txt", "tools/install-chromium.sh", "tests/conftest.py"]
     assert [name for name in needed if not (unpacked / name).is_file()] == []
 
@@ -136,12 +136,12 @@ def test_the_package_is_the_installed_one_and_the_command_line_is_there(
     assert __version__ in installed.run("firstlight", "--version")
 
 
-def test_what_people_on_call_need_can_be_built_from_the_wheel(installed: Installed) -> None:
+def test_alerts_and_runbooks_can_be_built_from_the_wheel(installed: Installed) -> None:
     written = installed.run("firstlight", "ops", "build", "--out", "ops").split()
     assert "ops/runbooks/playbook.md" in written
 
 
-def test_the_pytest_plugin_is_announced_and_loads(installed: Installed) -> None:
+def test_the_pytest_plugin_is_registered_and_loads(installed: Installed) -> None:
     code = (
         "from importlib.metadata import distribution\n"
         "points = distribution('firstlight').entry_points.select(group='pytest11')\n"
@@ -151,15 +151,15 @@ def test_the_pytest_plugin_is_announced_and_loads(installed: Installed) -> None:
     assert Path(plugin).is_relative_to(installed.site_packages)
 
 
-def test_a_program_is_traced_from_the_start_of_its_python(installed: Installed) -> None:
-    """By the .pth alone: the program imports nothing of ours."""
+def test_the_pth_file_traces_a_program_from_its_start(installed: Installed) -> None:
+    """The program imports nothing from Firstlight."""
     log = installed.workplace / "log"
     log.mkdir()
     installed.run("python", "-c", "pass", FIRSTLIGHT_TRACE=str(log))
     assert any(log.iterdir())
 
 
-def test_the_compilation_cache_waits_for_jax_from_the_start_of_python(installed: Installed) -> None:
+def test_the_pth_file_prepares_the_compilation_cache_only_if_asked_to(installed: Installed) -> None:
     code = "import sys; print('firstlight.warmstart.startup' in sys.modules)"
     assert installed.run("python", "-c", code, FIRSTLIGHT_WARMSTART="1").strip() == "True"
     assert installed.run("python", "-c", code).strip() == "False"
