@@ -1,4 +1,4 @@
-"""`firstlight cache`: look into a compilation cache, clean it, explain its misses, serve one."""
+"""`firstlight cache`: look into a compilation cache, clean it, explain its misses, or serve one."""
 
 from __future__ import annotations
 

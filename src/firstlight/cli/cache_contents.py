@@ -1,4 +1,4 @@
-"""`firstlight cache ls | stats | verify | prune | explain`: what a cache has, and why it missed."""
+"""`firstlight cache ls | stats | verify | prune | push | explain`: the contents of a cache."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from firstlight.warmstart.explain import Difference
     from firstlight.warmstart.inventory import Listed
 
-#: What differs, and what to do about it.
-_PLAIN = {
+#: What may differ between two compiles, and what to do about it.
+_CAUSES = {
     "shapes": (
         "the shapes or types of its arguments",
         "Pad to a few fixed shapes, and fix dtypes.",
@@ -63,7 +63,7 @@ def ls(options: argparse.Namespace) -> int:
     where = options.cache or default_cache()
     entries = cache_at(where).entries()
     if options.json:
-        print(json.dumps([_plain(one) for one in entries], indent=1))
+        print(json.dumps([_as_json(one) for one in entries], indent=1))
         return 0
     if not entries:
         print(f"{where}: no entries.", file=sys.stderr)
@@ -119,7 +119,7 @@ def verify(options: argparse.Namespace) -> int:
     for one, _ in troubles if options.repair else ():
         cache.remove(one)
     if options.json:
-        wrong = [{**_plain(one), "trouble": why.name.lower()} for one, why in troubles]
+        wrong = [{**_as_json(one), "trouble": why.name.lower()} for one, why in troubles]
         print(json.dumps({"entries": len(entries), "wrong": wrong}, indent=1))
     else:
         for one, why in troubles:
@@ -180,7 +180,7 @@ def explain(options: argparse.Namespace) -> int:
     found = [compiles_of(options.function, entries) for entries in listed]
     pair = [one for each in found for one in each[: 2 if len(found) == 1 else 1]]
     if len(pair) < 2:
-        _nothing_to_explain(options.function, pair, [one for each in listed for one in each])
+        _say_why_not_explained(options.function, pair, [one for each in listed for one in each])
         return 1
     second, first = sorted(pair, key=lambda one: -one.compiled)
     found_differences = differences(first, second)
@@ -188,14 +188,14 @@ def explain(options: argparse.Namespace) -> int:
         plain = [
             {"part": d.part.value, "first": d.first, "second": d.second} for d in found_differences
         ]
-        about = {"first": _plain(first), "second": _plain(second), "differences": plain}
+        about = {"first": _as_json(first), "second": _as_json(second), "differences": plain}
         print(json.dumps(about, indent=1))
     else:
-        _tell(first, second, found_differences)
+        _print_differences(first, second, found_differences)
     return 0
 
 
-def _tell(first: Listed, second: Listed, found: list[Difference]) -> None:
+def _print_differences(first: Listed, second: Listed, found: list[Difference]) -> None:
     from firstlight.present.plain_text import printable
 
     def line(one: Listed) -> str:
@@ -204,30 +204,30 @@ def _tell(first: Listed, second: Listed, found: list[Difference]) -> None:
 
     print(printable(f"Two compiles of {first.function}:\n  {line(first)}\n  {line(second)}"))
     if not found:
-        print("Their keys are the same: whichever came second should have found the first.")
+        print("Their keys are the same: the second should have found the first.")
         return
     print("They differ in")
     for difference in found:
-        what, cure = _PLAIN[difference.part.value]
+        what, cure = _CAUSES[difference.part.value]
         print(f"- {what}")
         if difference.first or difference.second:
             print(printable(f"    {difference.first}\n    {difference.second}"))
         print(f"  {cure}")
 
 
-def _nothing_to_explain(function: str, pair: list[Listed], listed: list[Listed]) -> None:
+def _say_why_not_explained(function: str, pair: list[Listed], listed: list[Listed]) -> None:
     from firstlight.present.plain_text import printable
     from firstlight.present.quantities import listed as words
 
     if pair:
-        why = "was compiled once, so there is nothing to compare: its entry is there for the next"
+        why = "was compiled once, so there is nothing to compare; the next process finds its entry"
     else:
         known = words(name for name, _ in Counter(one.function for one in listed).most_common())
         why = f"has no entry; these have: {known}" if known else "has no entry: there are none"
     print(printable(f"{function} {why}."), file=sys.stderr)
 
 
-def _plain(one: Listed) -> JsonObject:
+def _as_json(one: Listed) -> JsonObject:
     return {
         "function": one.function,
         "path": one.path,

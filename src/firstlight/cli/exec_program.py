@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 
+from firstlight.cli.values import location, program_of
+
 EPILOG = """\
 examples:
   firstlight exec python train.py --epochs 1
@@ -77,7 +79,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def handle(options: argparse.Namespace) -> int:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = program_of(options)
     if not program:
         options.parser.error("give a program, for example: python train.py")
     _watch(options)
@@ -85,10 +87,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.cache is not None:
         if not options.cache:
             options.parser.error("--cache '': give a folder or a URL")
-        is_url = "://" in options.cache
-        os.environ["FIRSTLIGHT_CACHE_DIR"] = (
-            options.cache if is_url else os.path.abspath(options.cache)
-        )
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = location(options.cache)
     _warn_of_other_pythons(program[0], _is_watched(options))
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)

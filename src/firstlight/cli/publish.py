@@ -108,7 +108,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**to_json(done), **beside}, indent=1))
     else:
-        tell(done, beside, signer)
+        print_published(done, beside, signer)
     return 0
 
 
@@ -214,7 +214,7 @@ def read_passphrase(path: Path | None) -> bytes | None:
     return line
 
 
-def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
+def print_published(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
     from firstlight.snapshot.keys import PublicKey
 
     print(f"{'Published' if done.new else 'Already published'}: {done.location}")

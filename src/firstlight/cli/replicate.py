@@ -98,7 +98,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         print(data.decode(), end="")
     else:
-        tell(report, signed=key is not None)
+        print_replication(report, signed=key is not None)
         print(f"Report: {out / PAGE}")
     return report.exit_code
 
@@ -132,7 +132,7 @@ def measure_task(task: Task, folder: Path) -> bool:
     return not interrupted
 
 
-def tell(report: Replication, signed: bool) -> None:
+def print_replication(report: Replication, signed: bool) -> None:
     from firstlight.compare.verdicts import change
     from firstlight.replication.page import case_reasons
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import add_command, between, seconds, size
+from firstlight.cli.values import add_command, between, location, seconds, size
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -89,10 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     # On a GPU, JAX would first reserve most of the memory, which takes seconds.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if options.cache:
-        is_url = "://" in options.cache
-        os.environ["FIRSTLIGHT_CACHE_DIR"] = (
-            options.cache if is_url else os.path.abspath(options.cache)
-        )
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = location(options.cache)
     token = None
     if options.token_file:
         from firstlight.token_file import read_token

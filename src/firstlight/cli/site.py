@@ -48,12 +48,20 @@ def add_to(commands: Commands) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.present.progress import LiveLine
     from firstlight.site.site_building import Options, build
 
     wanted = Options(options.title, options.files, options.url, options.repository)
-    built = build(options.place, options.out, wanted, _watch if sys.stderr.isatty() else None)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    steps = LiveLine(sys.stderr)
+    try:
+        built = build(
+            options.place,
+            options.out,
+            wanted,
+            lambda number, total: steps.show(f"snapshot {number + 1} of {total}"),
+        )
+    finally:
+        steps.clear()
     if options.json:
         import json
 
@@ -75,7 +83,3 @@ def _show(built: Built) -> None:
     for refused in built.refused:
         print(f"  refused: {refused.id[:12]}: {printable(refused.reason)}", file=sys.stderr)
     print(f"View it: python -m http.server --directory {built.out}")
-
-
-def _watch(number: int, total: int) -> None:
-    print(f"\rsnapshot {number + 1} of {total}", end="", file=sys.stderr, flush=True)

@@ -37,13 +37,13 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(to_json(entries), indent=1))
     else:
-        tell(entries)
+        print_entries(entries)
     for name, why in refused.items():
         print(printable(f"not listed: {name}: {why}"), file=sys.stderr)
     return 0
 
 
-def tell(entries: Sequence[Entry]) -> None:
+def print_entries(entries: Sequence[Entry]) -> None:
     for entry in entries:
         busy = entry.cpu_busy_ratio or 0.0
         loaded = f", loaded machine ({busy:.0%} busy)" if busy > NOISY_SHARE else ""

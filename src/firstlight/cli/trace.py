@@ -90,7 +90,9 @@ def _add_outputs_and_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    from firstlight.cli.values import program_of
+
+    program = program_of(options)
     if not program:
         options.parser.error("give a script, or -m and a module")
     if not options.module and program[0] in _COMMANDS:

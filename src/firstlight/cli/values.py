@@ -156,6 +156,17 @@ def add_case_options(group: Options, time_limit: str) -> None:
     add("--timeout", type=seconds, metavar="SECONDS", help=time_limit)
 
 
+def program_of(options: argparse.Namespace) -> list[str]:
+    """Return the program and its arguments, without a leading `--`."""
+    words: list[str] = options.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def location(text: str) -> str:
+    """Return a URL unchanged, and a path as an absolute one."""
+    return text if "://" in text else os.path.abspath(text)
+
+
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Treat a closed terminal or a stopped job like Ctrl-C: nothing is lost or left behind."""

@@ -70,7 +70,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain(found), indent=1))
     else:
-        tell(found)
+        print_verification(found)
     return found.exit_code
 
 
@@ -141,7 +141,7 @@ def unusable(location: str, error: FirstlightError) -> JsonObject:
     return {"location": location, "ok": False, "unusable": str(error)}
 
 
-def tell(found: Verification) -> None:
+def print_verification(found: Verification) -> None:
     print(f"Snapshot {found.id}")
     for word, texts in (
         ("ok", found.checked),

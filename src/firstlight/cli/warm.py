@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import add_actions
+from firstlight.cli.values import add_actions, location, program_of
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -66,7 +66,7 @@ def record(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import counted, size, unbroken
     from firstlight.warmstart import manifest
 
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = program_of(options)
     if not program:
         options.parser.error("give a program, for example: train.py --steps 2")
     script = next((word for word in program if word.endswith(".py")), program[0])
@@ -219,7 +219,7 @@ def _run(program: list[str], cache: str | None, more: dict[str, str]) -> int:
     """Run a program with the cache, a file or module under this Python; return its exit code."""
     environment = {**os.environ, "FIRSTLIGHT_WARMSTART": "1", **more}
     if cache:
-        environment["FIRSTLIGHT_CACHE_DIR"] = cache if "://" in cache else os.path.abspath(cache)
+        environment["FIRSTLIGHT_CACHE_DIR"] = location(cache)
     if program[0].endswith(".py") or program[0].startswith("-"):
         program = [sys.executable, *program]
     code = subprocess.run(program, env=environment, check=False).returncode

@@ -1,4 +1,4 @@
-"""Properties of a workspace that are worth knowing before a fit."""
+"""Properties of a workspace that a user should know before a fit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def findings(spec: Specification) -> list[str]:
         *_about_poi(spec),
         *_unused_settings(spec),
         *_unused_observations(spec),
-        *_held(spec),
+        *_fixed_parameters(spec),
         *_bins(spec),
-        *_idle(spec),
+        *_without_effect(spec),
         *_negative_uncertainties(spec),
         *_one_sided(spec),
     ]
@@ -48,7 +48,7 @@ def _unused_observations(spec: Specification) -> Iterator[str]:
         yield ignored_observations(spec)
 
 
-def _held(spec: Specification) -> Iterator[str]:
+def _fixed_parameters(spec: Specification) -> Iterator[str]:
     """Parameters fixed by the measurement, or by a bin without uncertainty."""
     names: list[str] = []
     for one in spec.parameter_sets:
@@ -100,15 +100,15 @@ def _bins(spec: Specification) -> Iterator[str]:
         yield "observed counts are not whole numbers, so they may be Asimov data"
 
 
-def _idle(spec: Specification) -> Iterator[str]:
+def _without_effect(spec: Specification) -> Iterator[str]:
     """Parameters that change no yield."""
-    acting = {m.name for c, s, m in placed(spec.channels) if _acts(s, m)}
+    acting = {m.name for c, s, m in placed(spec.channels) if _has_effect(s, m)}
     names = [one.name for one in spec.parameter_sets if one.name not in acting]
     if names:
         yield f"{_count(len(names), 'parameter has', 'parameters have')} no effect: {_some(names)}"
 
 
-def _acts(sample: Sample, modifier: Modifier) -> bool:
+def _has_effect(sample: Sample, modifier: Modifier) -> bool:
     if modifier.type == "histosys":
         up, down = _shifts(sample, modifier)
         return bool(up.any() or down.any())
@@ -198,6 +198,6 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _some(names: list[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _some(names: list[str], limit: int = 5) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
