@@ -24,11 +24,7 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add("base", nargs="+", metavar="BASE", help="run directories or snapshots; BASE HEAD is enough")
     add("--head", nargs="+", metavar="HEAD", help="the other side, if there are several per side")
-    add(
-        "--anyway",
-        action="store_true",
-        help="compare sides that are not comparable, with a warning",
-    )
+    add("--anyway", action="store_true", help="compare even what is not comparable, with a warning")
     add("--all", action="store_true", help="show every phase of every case, not only what decides")
     add("--json", action="store_true", help="print the whole comparison as JSON")
     add(

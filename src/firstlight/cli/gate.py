@@ -55,11 +55,7 @@ def _add_sides(group: Options) -> None:
     add("--base", metavar="REV", help="the revision to compare with, such as main")
     add("--head", metavar="REV", help="the revision under test; . is the working tree (default)")
     add("--setup", metavar="CMD", help="shell command to run at the top of each checkout")
-    add(
-        "--python",
-        metavar="PATH",
-        help="interpreter, relative to each checkout (default: this one)",
-    )
+    add("--python", metavar="PATH", help="interpreter, relative to each checkout (default: this)")
     shared = "take FILE.py for both sides from this one (default: each side uses its own)"
     add("--bench-from", choices=("base", "head"), help=shared)
     add("--base-env", metavar="ENV", help="a virtual environment (or its python)")
@@ -105,12 +101,7 @@ def _add_outputs(group: Options) -> None:
     """These may be given again with --resume."""
     add = group.add_argument
     add("--out", type=Path, metavar="DIR", help="output directory; must be new")
-    add(
-        "--resume",
-        type=Path,
-        metavar="DIR",
-        help="finish an interrupted gate, with its original plan",
-    )
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted gate as planned")
     add("--explain", action="store_true", help="for failing cases: phase, function, HLO diff")
     add("--explain-all", action="store_true", help="the same for every case")
     add("--json", action="store_true", help="print the report as JSON")

@@ -26,11 +26,7 @@ def add_to(commands: Commands) -> None:
     add = action("generate", "make a key pair (Ed25519)", generate)
     out = "private key file; must be new (default: your own key)"
     add("--out", type=Path, metavar="FILE", help=out)
-    add(
-        "--passphrase",
-        action="store_true",
-        help="ask for a passphrase, and encrypt the key with it",
-    )
+    add("--passphrase", action="store_true", help="ask for a passphrase to encrypt the key with")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line is the passphrase")
     add = action("show", "print the public key and its id", show_key)
     add("key", nargs="?", metavar="KEY", help="a key file (default: your own)")

@@ -39,11 +39,11 @@ def add_to(commands: Commands) -> None:
         help="quick (default), standard, full, the name of a workload, or your own file",
     )
     values.add_case_options(
-        parser, "time limit per process (default: 120 with --quick, otherwise 300 or more)"
+        parser, "limit per process (default: 120 for quick, otherwise 300 or more)"
     )
     out = "output directory; must be new (default: firstlight-runs/TIME-TARGET)"
     add("--out", type=Path, metavar="DIR", help=out)
-    fresh = "fresh processes per case (default: 6 with --quick, 20 for full, otherwise 10)"
+    fresh = "fresh processes per case (default: 6 for quick, 20 for full, otherwise 10)"
     add("-p", "--processes", type=values.processes, metavar="N", help=fresh)
     effort = parser.add_mutually_exclusive_group()
     for name, about in (
@@ -53,15 +53,8 @@ def add_to(commands: Commands) -> None:
         effort.add_argument(
             f"--{name}", dest="effort", action="store_const", const=name, help=f"{about} warm part"
         )
-    add(
-        "--seed", type=int, default=0, metavar="N", help="seed of the random run order (default: 0)"
-    )
-    add(
-        "--resume",
-        type=Path,
-        metavar="DIR",
-        help="finish an interrupted run, with its original plan",
-    )
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random order (default: 0)")
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted run as planned")
     add(
         "--on",
         metavar="ray[://HOST:PORT]",

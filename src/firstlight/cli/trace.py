@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli.values import between, program_of
+
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
     from firstlight.trace.findings.limits import Excess, Limits
@@ -61,7 +63,7 @@ def add_to(commands: Commands) -> None:
     add("--what-if", action="store_true", help=what_if)
     add(
         "--what-if-rounds",
-        type=_rounds,
+        type=between(1),
         default=3,
         metavar="N",
         help="number of runs of each (default: 3)",
@@ -82,16 +84,14 @@ def _add_outputs_and_limits(parser: argparse.ArgumentParser) -> None:
     add("--redact", action="store_true", help="leave out paths, values, source lines and arguments")
     add("--quiet", action="store_true", help="print only exceeded limits")
     add = parser.add_argument_group("limits, for CI").add_argument
-    add("--max-compiles", type=_count, metavar="N", help="programs compiled in total")
-    add("--max-recompiles", type=_count, metavar="N", help="recompiles of the same function")
+    add("--max-compiles", type=between(0), metavar="N", help="programs compiled in total")
+    add("--max-recompiles", type=between(0), metavar="N", help="recompiles of the same function")
     add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
     late = "after a time since the start (30s) or a number of results read by the program (100)"
     add("--forbid-compile-after", metavar="WHEN", help=late)
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.cli.values import program_of
-
     program = program_of(options)
     if not program:
         options.parser.error("give a script, or -m and a module")
@@ -351,15 +351,6 @@ def _shown(write: Callable[..., None], *about: object) -> None:
         with suppress(OSError, ValueError):
             # Otherwise Python would fail again at exit while flushing the rest.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def _count(text: str, low: int = 0) -> int:
-    if not text.isdecimal() or int(text) < low:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {low} or more")
-    return int(text)
-
-
-_rounds = partial(_count, low=1)
 
 
 def _pattern(text: str) -> str:

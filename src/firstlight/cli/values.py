@@ -19,12 +19,7 @@ def add_command(
     commands: Commands, name: str, handle: Handler, description: str, epilog: str = ""
 ) -> argparse.ArgumentParser:
     """Add a command; the line breaks of its description and epilog are kept."""
-    parser = commands.add_parser(
-        name,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _add_parser(commands, name, description, epilog)
     parser.set_defaults(handle=handle, parser=parser)
     return parser
 
@@ -36,12 +31,7 @@ def add_actions(
 
     Return a function that adds one (name, help, handler) and returns its `add_argument`.
     """
-    parser = commands.add_parser(
-        name,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _add_parser(commands, name, description, epilog)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, about: str, handle: Handler) -> AddArgument:
@@ -52,6 +42,13 @@ def add_actions(
     return action
 
 
+def _add_parser(
+    commands: Commands, name: str, description: str, epilog: str
+) -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(name, description=description, epilog=epilog, formatter_class=raw)
+
+
 def processes(text: str) -> int:
     """Parse the number of processes per case."""
     from firstlight.measure.planning import MAX_PROCESSES
@@ -59,13 +56,14 @@ def processes(text: str) -> int:
     return between(1, MAX_PROCESSES)(text)
 
 
-def between(low: int, high: int) -> Callable[[str], int]:
+def between(low: int, high: int | None = None) -> Callable[[str], int]:
     """A parser for whole numbers in this range."""
 
     def parse(text: str) -> int:
         value = int(text) if text.isdecimal() else -1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from {low} to {high}")
+        if not low <= value <= (value if high is None else high):
+            limits = f", {low} or more" if high is None else f" from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number{limits}")
         return value
 
     return parse

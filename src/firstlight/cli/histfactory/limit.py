@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
+from firstlight.cli.values import share
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
@@ -31,7 +32,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--level",
-        type=shared.level,
+        type=share,
         default=0.05,
         metavar="P",
         help="CLs at the limit (default: 0.05, for the 95%% confidence level)",

@@ -15,7 +15,6 @@ from firstlight.cli.values import between, signals_interrupt
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
 
-MAX_COUNT = 10**9
 #: Codes of normsys and of histosys, as in `firstlight.histfactory.interpolation`.
 CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
 
@@ -190,7 +189,7 @@ def add_plot(parser: argparse.ArgumentParser, what: str, name: str = "--plot") -
 def add_top(parser: argparse.ArgumentParser, what: str, default: int = 20) -> None:
     parser.add_argument(
         "--top",
-        type=between(0, MAX_COUNT),
+        type=between(0),
         default=default,
         metavar="N",
         help=f"{what} (default: {default}; 0 for all)",
@@ -201,13 +200,6 @@ def number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError("must be a finite number")
-    return value
-
-
-def level(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError("must be a probability between 0 and 1, such as 0.05")
     return value
 
 

@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
     )
     add(
         "--points",
-        type=between(1, shared.MAX_COUNT),
+        type=between(1),
         default=41,
         metavar="N",
         help="number of points (default: 41)",

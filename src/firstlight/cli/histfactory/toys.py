@@ -34,7 +34,7 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add(
         "-n",
-        type=between(1, shared.MAX_COUNT),
+        type=between(1),
         default=1000,
         metavar="N",
         help="number of toys; with --cls, per hypothesis (default: 1000)",
