@@ -378,7 +378,7 @@ def test_bad_input_is_named(
     assert "--from must be below --to" in refusal("scan", workspace, "--from", "1", "--to", "0")
     assert "lumi" in refusal("scan", workspace, "--parameter", "lumi", "--fix", "lumi")
     assert "needs --asimov MU" in refusal("fit", workspace, "--blind")
-    assert "probability" in refusal("limit", workspace, "--level", "5")
+    assert "is not a share" in refusal("limit", workspace, "--level", "5")
     assert "finite" in refusal("cls", workspace, "--mu", "nan")
     poiless = rewritten(plain, tmp_path / "poiless.json", poi="")
     for command in ("significance", "cls", "limit", "scan", "impacts"):
