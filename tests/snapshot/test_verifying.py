@@ -347,7 +347,7 @@ def test_files_that_a_claim_of_another_maker_hides_from_checking_are_listed_with
     result = verify(folder)
     assert result.findings == () and result.exit_code == 3, words(result)
     assert result.outcome == "valid as far as checked" and result.unchecked_files == unchecked
-    assert last_line(result).startswith("Valid, but 3 file(s) were not checked")
+    assert last_line(result).startswith("Valid, but 3 files were not checked")
     assert "another Firstlight made them" in "\n".join(result.skipped)
     assert "Firstlight" not in "\n".join(result.not_checked)
     assert main(["verify", str(folder)]) == 3
