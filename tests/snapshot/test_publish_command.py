@@ -245,7 +245,7 @@ def test_a_whole_store_is_verified_with_the_worst_exit_code(
 ) -> None:
     assert main(["verify", str(store.path)]) == 0
     said = capsys.readouterr().out
-    assert f"valid      {signed.id}  signed by key" in said and "1 snapshot(s): 1 valid" in said
+    assert f"valid      {signed.id}  signed by key" in said and "1 snapshot: 1 valid" in said
     second = publish([made_up], store)
     (Path(second.location) / "snippet.md").write_text("changed")
     assert main(["verify", str(store.path)]) == 1

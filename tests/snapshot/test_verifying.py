@@ -347,7 +347,7 @@ def test_files_unchecked_because_of_another_maker_are_listed_with_exit_code_3(
     result = verify(folder)
     assert result.findings == () and result.exit_code == 3, words(result)
     assert result.outcome == "valid as far as checked" and result.unchecked_files == unchecked
-    assert last_line(result).startswith("Valid, but 3 file(s) were not checked")
+    assert last_line(result).startswith("Valid, but 3 files were not checked")
     assert "another Firstlight made them" in "\n".join(result.skipped)
     assert "Firstlight" not in "\n".join(result.not_checked)
     assert main(["verify", str(folder)]) == 3

@@ -110,6 +110,7 @@ def stats(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     from firstlight.present.plain_text import printable
+    from firstlight.present.quantities import counted
     from firstlight.warmstart.caches import cache_at, default_cache
 
     where = options.cache or default_cache()
@@ -125,14 +126,15 @@ def verify(options: argparse.Namespace) -> int:
         for one, why in troubles:
             print(printable(f"{one.path}: {one.function}: {why.value}"))
         removed = ", removed" if options.repair and troubles else ""
-        print(f"{len(entries)} entries, {len(troubles)} that no process would load{removed}.")
+        counts = counted(len(entries), "entry", "entries")
+        print(f"{counts}, {len(troubles)} that no process would load{removed}.")
         if troubles and not options.repair:
             print("Remove them, to be compiled again: firstlight cache verify --repair")
     return 1 if troubles and not options.repair else 0
 
 
 def prune(options: argparse.Namespace) -> int:
-    from firstlight.present.quantities import size, unbroken
+    from firstlight.present.quantities import counted, size, unbroken
     from firstlight.warmstart.caches import cache_at, default_cache
     from firstlight.warmstart.inventory import to_prune
     from firstlight.warmstart.manifest import kind_here
@@ -156,18 +158,19 @@ def prune(options: argparse.Namespace) -> int:
         print(json.dumps({"removed": removed, "bytes": total, "dry_run": options.dry_run}))
     else:
         what = "Would remove" if options.dry_run else "Removed"
-        print(f"{what} {len(chosen)} entries, {unbroken(size(total))}.")
+        print(f"{what} {counted(len(chosen), 'entry', 'entries')}, {unbroken(size(total))}.")
     return 0
 
 
 def push(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import counted
     from firstlight.warmstart.caches import push as send
 
     sent, there = send(options.url)
     if options.json:
         print(json.dumps({"sent": sent, "there": there}))
     else:
-        print(f"{options.url}: {sent} entries sent, {there} were there.")
+        print(f"{options.url}: {counted(sent, 'entry', 'entries')} sent, {there} were there.")
     return 0
 
 

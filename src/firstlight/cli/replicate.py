@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
+from firstlight.present.quantities import counted
 from firstlight.records import OutputError, now, stamp
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def announce(job: Job) -> None:
     """Print what will run, before anything does."""
     cases = sum(len(task.selection.cases) for task in job.tasks)
     print(f"Verified: {job.snapshot.id}", file=sys.stderr)
-    print(f"Measuring {cases} case(s) again in {job.processes} processes.", file=sys.stderr)
+    processes = counted(job.processes, "process", "processes")
+    print(f"Measuring {counted(cases, 'case')} again in {processes}.", file=sys.stderr)
     for task in job.tasks:
         for case, why in task.selection.left_out.items():
             print(f"  not measured: {printable(case)}: {printable(why)}", file=sys.stderr)

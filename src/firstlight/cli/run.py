@@ -86,6 +86,7 @@ def on_cluster(options: argparse.Namespace) -> int:
 
     from firstlight.cluster.samples import Fleet
     from firstlight.measure.planning import reopen
+    from firstlight.present.quantities import counted
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
 
@@ -101,7 +102,8 @@ def on_cluster(options: argparse.Namespace) -> int:
             report_skipped(plan)
             path = options.out or default_path(plan)
             path = path if len(classes) == 1 else path / machines.name
-            print(f"{len(machines.slots)} node(s) of class {machines.name}", file=sys.stderr)
+            nodes = counted(len(machines.slots), "node")
+            print(f"{nodes} of class {machines.name}", file=sys.stderr)
             directory = RunDirectory.create(path, plan)
             code = max(code, finish(directory, plan, partial(measure_on, fleet, machines), where))
             if code == 130:
@@ -183,8 +185,10 @@ def request(options: argparse.Namespace) -> Request:
 
 
 def report_skipped(plan: Plan) -> None:
+    from firstlight.present.quantities import counted
+
     for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
-        print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
+        print(f"Skipped: {counted(count, 'case')}, because {reason}.", file=sys.stderr)
 
 
 def measure(directory: RunDirectory, plan: Plan) -> bool:

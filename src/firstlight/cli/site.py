@@ -75,10 +75,11 @@ def handle(options: argparse.Namespace) -> int:
 
 def _show(built: Built) -> None:
     from firstlight.present.plain_text import printable
+    from firstlight.present.quantities import counted
 
     print(
-        f"Site: {built.out} ({built.shown} snapshots, {built.cases} cases; "
-        f"{built.reused} pages unchanged)"
+        f"Site: {built.out} ({counted(built.shown, 'snapshot')}, {counted(built.cases, 'case')}; "
+        f"{counted(built.reused, 'page')} unchanged)"
     )
     for refused in built.refused:
         print(f"  refused: {refused.id[:12]}: {printable(refused.reason)}", file=sys.stderr)

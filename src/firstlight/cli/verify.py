@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from firstlight.cli.values import add_command
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
+from firstlight.present.quantities import counted
 from firstlight.records import JsonObject, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
 
@@ -129,7 +130,8 @@ def verify_all(options: argparse.Namespace, place: str, ids: Sequence[str]) -> i
         print(json.dumps(shown, indent=1))
     else:
         words = {0: "valid", 3: "valid as far as checked", 1: "not valid", 2: "unusable"}
-        print(f"{len(ids)} snapshot(s): " + ", ".join(f"{codes[c]} {w}" for c, w in words.items()))
+        counts = ", ".join(f"{codes[code]} {word}" for code, word in words.items())
+        print(f"{counted(len(ids), 'snapshot')}: {counts}")
     return next((code for code in (2, 1, 3) if codes[code]), 0)
 
 
@@ -160,10 +162,8 @@ def print_verification(found: Verification) -> None:
 def last_line(found: Verification) -> str:
     """Return the verdict in words: plain `Valid` only if everything checkable was checked."""
     if found.findings:
-        return f"Not valid: {len(found.findings)} finding(s). Do not quote its numbers."
+        return f"Not valid: {counted(len(found.findings), 'finding')}. Do not quote its numbers."
     if found.unchecked_files:
-        return (
-            f"Valid, but {len(found.unchecked_files)} file(s) were not checked (see `unchecked`): "
-            "do not rely on them."
-        )
+        files = counted(len(found.unchecked_files), "file was", "files were")
+        return f"Valid, but {files} not checked (see `unchecked`): do not rely on them."
     return "Valid, as far as files can tell."
