@@ -46,7 +46,8 @@ def start_seconds(trace: Trace) -> float:
 def is_part_of_start(
     trace: Trace, compiles: Collection[Compile], spent_seconds: float, share: float
 ) -> bool:
-    """Whether these compiles took at least this share of the start, or are many."""
+    """Whether these compiles took at least this share of the start; if only a part of the run was
+    recorded, they must also be large."""
     if spent_seconds < share * start_seconds(trace):
         return False
     if any(process.whole for process in trace.processes):

@@ -209,7 +209,7 @@ def _processes(trace: Trace) -> str:
     """Every process with its time by kind, then torch's regions if there are any."""
     kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
     names = ("pid", "rank", "started at", "first result at", "whole")
-    head: tuple[str, ...] = (*names, *map(phases.name_of, kinds), "tracing it")
+    head: tuple[str, ...] = (*names, *map(phases.name_of, kinds), "the recorder")
     rows = [_process(p, kinds) for p in trace.processes]
     if len(rows) <= _MAX_SIDE_BY_SIDE:  # a column per process
         head, *rows = zip(head, *rows, strict=True)
@@ -219,7 +219,7 @@ def _processes(trace: Trace) -> str:
 def _process(process: Process, kinds: Sequence[str]) -> tuple[str, ...]:
     first = process.first_result_seconds
     return (
-        str(process.pid) + ("" if process.whole else ", from within"),
+        str(process.pid) + ("" if process.whole else ", in part"),
         process.rank or "",
         duration(process.starts_at_seconds),
         "none" if first is None else duration(first),
