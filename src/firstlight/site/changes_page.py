@@ -13,16 +13,7 @@ from firstlight.present.quantities import counted
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Shifts, Summary
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import (
-    FEED,
-    coloured_change,
-    link,
-    page,
-    section,
-    snapshot_link,
-    table,
-    trend_link,
-)
+from firstlight.site.frame import FEED, link, page, section, snapshot_link, table, toned, trend_link
 from firstlight.site.trend_chart import day
 
 MAX_STEPS = 200  # on the page; the trends have them all
@@ -112,7 +103,7 @@ def _step_row(
     comparison = f" {link(pair.path, 'compare')}" if pair in compared else ""
     return [
         trend_link(found.case),
-        f'{coloured_change(effect.ratio)} <span class="hint">{span}</span>',
+        f'{toned(effect.ratio)} <span class="hint">{span}</span>',
         NAMES[found.quantity],
         snapshot_link(found.after.snapshot, day(found.after.moment)),
         between(found, repository) + comparison,
@@ -145,7 +136,7 @@ def _departing(departing: Sequence[Departure]) -> str:
     rows = [
         [
             trend_link(d.case),
-            coloured_change(d.ratio),
+            toned(d.ratio),
             NAMES[d.quantity],
             counted(d.runs, "run"),
             snapshot_link(d.newest.snapshot, day(d.newest.moment)),

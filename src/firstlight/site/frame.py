@@ -97,7 +97,7 @@ def trend_link(case: str) -> str:
     return link(f"trends/{slug(case)}.html", case)
 
 
-def coloured_change(ratio: float) -> str:
+def toned(ratio: float) -> str:
     """A change, coloured by its direction."""
     tone = "slower" if ratio > 1 else "faster"
     return f'<b class="{tone}">{escape(change(ratio))}</b>'

@@ -13,7 +13,7 @@ from typing import IO
 
 from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
-from firstlight.snapshot.sources import Item, Reader, missing_file_error, read_up_to, read_whole
+from firstlight.snapshot.sources import Item, Reader, missing_file, read_up_to, read_whole
 
 #: Suffixes of archives; compressed ones are read, never written.
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
@@ -82,7 +82,7 @@ class Archive:
         for item in self.walk():
             if item.path == path and item.content is not None:
                 return read_whole(item.content, path, max_bytes)
-        raise missing_file_error(self.name, path)
+        raise missing_file(self.name, path)
 
     def _entries(self, file: IO[bytes]) -> Iterator[tuple[str, str, _Content]]:
         """(id, path, content) of every file in order; the content is read or skipped in turn."""

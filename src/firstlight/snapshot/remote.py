@@ -16,14 +16,7 @@ from firstlight.snapshot.errors import (
     UnusableSnapshotError,
 )
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
-from firstlight.snapshot.sources import (
-    Item,
-    Reader,
-    Source,
-    missing_file_error,
-    read_whole,
-    require_same,
-)
+from firstlight.snapshot.sources import Item, Reader, Source, missing_file, read_whole, require_same
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -106,7 +99,7 @@ class Files:
             file = self._filesystem.open(f"{self._root}/{path}", "rb")
             with closing(file):
                 return read_whole(file, path, max_bytes)
-        raise missing_file_error(self.name, path)
+        raise missing_file(self.name, path)
 
 
 class _RemoteReader:

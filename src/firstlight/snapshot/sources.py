@@ -142,7 +142,7 @@ class Directory:
             with self._open(path) as file:
                 return read_whole(file, path, max_bytes)
         except FileNotFoundError:
-            raise missing_file_error(self.name, path) from None
+            raise missing_file(self.name, path) from None
         except OSError as error:
             raise self._unreadable(path, error) from None
 
@@ -152,7 +152,7 @@ class Directory:
         return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 
-def missing_file_error(name: str, path: str) -> SnapshotError:
+def missing_file(name: str, path: str) -> SnapshotError:
     """The error for a missing file."""
     if path == INDEX:
         return UnusableSnapshotError(

@@ -31,7 +31,7 @@ from firstlight.snapshot.layout import (
     require_expected,
 )
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Item, Reader, Source, missing_file_error, read_whole
+from firstlight.snapshot.sources import Item, Reader, Source, missing_file, read_whole
 from firstlight.snapshot.storage import open_source
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
@@ -83,10 +83,7 @@ def verify(
 
 
 def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
-    """What `verify` would find in a new snapshot of runs that were already checked.
-
-    `files` includes the index.
-    """
+    """What `verify` would find in a new snapshot of checked runs; `files` includes the index."""
     from firstlight.snapshot.consistency import check_contents
 
     record, index = Record(), parse_index(files[INDEX])
@@ -98,7 +95,7 @@ def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
 
 def _index_bytes(source: Source, item: Item | None) -> bytes:
     if item is None or item.path != INDEX:
-        raise missing_file_error(source.name, INDEX)
+        raise missing_file(source.name, INDEX)
     if item.content is None:
         raise UnusableSnapshotError(f"{source.name}: {INDEX} is {item.odd}.")
     return read_whole(item.content, INDEX, LIMITS.index_bytes)
