@@ -92,5 +92,5 @@ def test_invalid_devices_are_refused(devices: Any) -> None:
 
 
 def test_a_device_may_not_be_given_twice() -> None:
-    with pytest.raises(hf.ModelError, match="different devices"):
+    with pytest.raises(hf.ModelError, match="distinct devices"):
         devices_for(10, [jax.devices()[0]] * 2)

@@ -38,6 +38,15 @@ WAYS = [(kind, overflow) for kind in KINDS for overflow in OVERFLOW]
 every_way = pytest.mark.parametrize(("kind", "overflow"), WAYS)
 
 
+def test_a_plain_call_compiles_one_program_and_a_second_none(compilations: Any) -> None:
+    scores = np.linspace(-1, 2, 137)  # as many as in no other test
+    compilations.reset()
+    first = soft_histogram(scores, EDGES)
+    assert compilations.count == 1
+    np.testing.assert_array_equal(soft_histogram(scores, EDGES), first)
+    assert compilations.count == 1
+
+
 # --- the definition -------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,6 +67,7 @@ def soft_histogram(
 
 
 @in_float64
+@partial(jax.jit, static_argnames=("kind", "drop", "low", "high"))  # else a program per operation
 def _histogram(
     scores: ArrayLike,
     edges: ArrayLike,

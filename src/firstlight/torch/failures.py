@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from firstlight.torch.arguments import impossible_message
 
 POLICIES = ("raise", "skip", "last_good")
 Header = list[list[float]]  # one list per row of a result
+_LIBRARIES = ("firstlight", "torch")
 
 
 class FitError(FirstlightError, RuntimeError):
@@ -25,6 +28,14 @@ class Failure(NamedTuple):
 
     step: int
     message: str
+
+
+def warn_at_users_line(message: str) -> None:
+    """Warn about the innermost line that belongs neither to Firstlight nor to PyTorch."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def require_possible(spec: programs.Statistic, rows: Header) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -35,6 +34,7 @@ from firstlight.torch.failures import (
     explanation,
     repaired,
     require_possible,
+    warn_at_users_line,
 )
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
@@ -347,8 +347,7 @@ class Session:
         self.failures.append(Failure(self.step, message))
         skips = self.on_failure == "skip"
         instead = "its gradient is zero" if skips else "the last good step is used"
-        warning = f"step {self.step}: {message} Instead, {instead}."
-        warnings.warn(warning, RuntimeWarning, stacklevel=6)
+        warn_at_users_line(f"step {self.step}: {message} Instead, {instead}.")
         last = None if skips else self._good.get((quantity, packed.device))
         return repaired(packed, rows, last)
 
