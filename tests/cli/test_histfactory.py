@@ -378,7 +378,8 @@ def test_bad_input_is_named(
     assert "--from must be below --to" in refusal("scan", workspace, "--from", "1", "--to", "0")
     assert "lumi" in refusal("scan", workspace, "--parameter", "lumi", "--fix", "lumi")
     assert "needs --asimov MU" in refusal("fit", workspace, "--blind")
-    assert "is not a share" in refusal("limit", workspace, "--level", "5")
+    for level in ("5", "95", "x"):
+        assert "such as 0.05 for the 95%" in refusal("limit", workspace, "--level", level)
     assert "finite" in refusal("cls", workspace, "--mu", "nan")
     poiless = rewritten(plain, tmp_path / "poiless.json", poi="")
     for command in ("significance", "cls", "limit", "scan", "impacts"):

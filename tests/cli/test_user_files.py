@@ -76,10 +76,12 @@ def test_environment_set_before_importing_jax_holds_and_any_pytree_or_float_is_a
         class Fit:
             value: object
             error: object
-        reference = lambda: (np.arange(3) / 3.0, np.ones(3))
+            count: object
+        reference = lambda: (np.arange(3) / 3.0, np.ones(3), np.array(2.0))
         @bench(backend="jax-jit", reference=reference, tolerance=1e-15)
         def fit():
-            make = jax.jit(lambda x: Fit(x / 3, jnp.ones_like(x, jnp.bfloat16)))
+            ones = lambda x: jnp.ones_like(x, jnp.bfloat16)
+            make = jax.jit(lambda x: Fit(x / 3, ones(x), x.sum() * 0 + 2))
             return make, (jax.device_put(np.arange(3.0)),)
         """
     )

@@ -12,6 +12,8 @@ from runbook_steps import Where, blocks
 from firstlight.cli import COMMANDS, build_parser
 from firstlight.ops import manifests, runbooks
 from firstlight.ops.chaos import FAILURES, MODES, Mode
+from firstlight.ops.dashboards import DASHBOARDS
+from firstlight.ops.doctor import CHECKS
 from firstlight.ops.rules import Settings, groups
 
 TEXTS = runbooks.texts()
@@ -44,6 +46,15 @@ def test_the_commands_of_runbooks_are_commands_of_this_project(
         return  # only named
     _, unknown = build_parser(words[0]).parse_known_args(words)
     assert not unknown
+
+
+def test_the_panels_checks_and_dashboards_that_runbooks_name_exist() -> None:
+    known = {panel.title for board in DASHBOARDS for panel in board.panels}
+    known |= {board.name for board in DASHBOARDS} | {check.name for check in CHECKS}
+    named = {
+        name for text in TEXTS.values() for name in re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text)
+    }
+    assert named - known == set()
 
 
 def test_every_placeholder_of_the_runbooks_is_explained_in_the_playbook() -> None:

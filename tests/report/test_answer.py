@@ -153,7 +153,7 @@ def test_a_warm_cache_is_not_compared_with_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("filled", "words"),
     [
-        (Estimate(0.822, 0.586, 1.64, 6, 0.97), "is not known: with so few processes"),
+        (Estimate(0.822, 0.586, 1.64, 6, 0.97), "is not known, because with so few processes"),
         (Estimate(0.6, 0.55, 0.69, 6, 0.97), "brings the first result of jax-jit from 773 ms"),
         (Estimate(1.5, 1.2, 1.6, 6, 0.97), "makes the first result of jax-jit slower: 773 ms"),
     ],

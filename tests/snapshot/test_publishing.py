@@ -82,6 +82,18 @@ def test_a_change_to_any_file_that_pages_are_made_of_makes_another_maker(
     assert contents.code_sha256(*contents.MAKERS) != before
 
 
+def test_bytecode_that_python_is_writing_makes_no_other_maker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "report" / "__pycache__"
+    cache.mkdir(parents=True)
+    (tmp_path / "report" / "html.py").write_text("")
+    monkeypatch.setattr(contents, "__file__", str(tmp_path / "snapshot" / "contents.py"))
+    before = contents.code_sha256("report")
+    (cache / "html.cpython-311.pyc.140234").write_bytes(b"unfinished")
+    assert contents.code_sha256("report") == before
+
+
 def test_raw_files_are_published_as_they_were_measured(signed: Published, made_up: Path) -> None:
     for name in ("plan.json", "samples.jsonl", "run.json"):
         published = folder_of(signed) / "runs" / "001" / name

@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has left, as in `firstlight show RUN | head`: what the command would have
         # returned is not known, so it ends as if by SIGPIPE, and never as a gate that passes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at exit
+        if sys.stdout is not None:  # flushed again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         print(f"firstlight: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)

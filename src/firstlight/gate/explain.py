@@ -24,7 +24,8 @@ from firstlight.telemetry.events import bare_name
 
 #: Processes per side that report times by function.
 _PROCESSES = 3
-#: A phase is reported if its shift is at least this share of the largest one.
+#: A phase is reported if its shift is at least this share of the largest shift of a phase or of the
+#: whole cold start.
 _MIN_SHARE = 0.1
 Steps = Sequence[JsonObject]  # of one process: {function, phase, seconds} per step
 

@@ -95,8 +95,8 @@ def _cache_sentence(remedy: str, name: str, without: Estimate, filled: Estimate)
     if filled.low > without.high:
         return f"{remedy} makes the first result of {name} slower: {ends}"
     return (
-        f"Whether {_inside(remedy)} helps the first result of {name} is not known: with so few "
-        f"processes the intervals overlap: {ends}"
+        f"Whether {_inside(remedy)} helps the first result of {name} is not known, because with "
+        f"so few processes the intervals overlap: {ends}"
     )
 
 

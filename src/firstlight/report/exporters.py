@@ -1,4 +1,4 @@
-"""Exports a run to the formats of other tools."""
+"""Exports a run to the formats of other tools: only cases with status `ok`, except to CSV."""
 
 from __future__ import annotations
 

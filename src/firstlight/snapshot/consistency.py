@@ -202,9 +202,9 @@ def _check_derived(
     record.passed("derived", f"{same} follow from the runs, byte by byte")
     if unchecked:
         record.skip(
-            f"{len(unchecked)} page(s), plots or tables: another Firstlight made them "
-            f"({about['made_by'].get('version')!r:.20}, or different code), so they cannot be "
-            "reproduced here, and may say anything",
+            f"{counted(len(unchecked), 'file')} (pages, plots, tables): "
+            f"another Firstlight made them ({about['made_by'].get('version')!r:.20}, or different "
+            "code), so they cannot be reproduced here, and may say anything",
             files=unchecked,
         )
 

@@ -41,7 +41,7 @@ def code_sha256(*rooms: str) -> str:
     """A hash of every file in these rooms, code and page templates alike."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(path for room in rooms for path in root.joinpath(room).rglob("*.*")):
-        if path.suffix != ".pyc":
+        if "__pycache__" not in path.parts:  # nor files that Python writes there meanwhile
             digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 

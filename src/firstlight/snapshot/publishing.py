@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from firstlight.present.quantities import counted
 from firstlight.records import JsonObject, to_json
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
@@ -117,7 +118,7 @@ def build(
     watch: Watch = lambda step: None,
 ) -> Built:
     """The snapshot of these runs: the same runs and options give the same bytes."""
-    watch(f"reading {len(folders)} run(s)")
+    watch(f"reading {counted(len(folders), 'run')}")
     measured = sorted(((Path(f), _measured(Path(f))) for f in folders), key=_order)
     if not measured:
         raise RefusedError("no run was given.")

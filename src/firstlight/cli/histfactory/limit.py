@@ -32,7 +32,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--level",
-        type=share,
+        type=_level,
         default=0.05,
         metavar="P",
         help="CLs at the limit (default: 0.05, for the 95%% confidence level)",
@@ -46,6 +46,17 @@ def add_to(commands: Commands) -> None:
     )
     shared.add_cluster(parser)
     shared.add_plot(parser, "CLs against the signal strength, with the expected bands")
+
+
+def _level(text: str) -> float:
+    try:
+        return share(text)
+    except (argparse.ArgumentTypeError, ValueError):
+        # Not the words of `share`: it would advise 0.95 to those who mean the confidence level 95.
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give CLs at the limit, between 0 and 1, such as 0.05 for the 95% "
+            "confidence level"
+        ) from None
 
 
 def handle(options: argparse.Namespace) -> int:
