@@ -409,6 +409,8 @@ def test_a_browser_without_the_token_gets_a_page_that_asks_for_it() -> None:
     assert seen.status == 200 and b'id="unlock"' in seen.answered and b"bold" not in seen.answered
     page = render(client.models, True, 0, 1.5)
     assert "&lt;b&gt;bold" in page and "connect-src 'self'" in page
+    assert "No compiles during requests" in page
+    assert "1 compile during requests" in render(client.models, True, 1, 1.5)
 
 
 def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: Any) -> None:

@@ -212,6 +212,13 @@ def test_an_error_of_the_function_stays_in_the_check(watch: ProcessWatch) -> Non
     assert telemetry.check_gradient(fails, np.ones(2)).verdict is Verdict.UNCERTAIN
 
 
+def test_a_check_without_jax_is_uncertain_and_does_not_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert telemetry.check_gradient(quadratic, X).verdict is Verdict.UNCERTAIN
+
+
 def test_a_watched_gradient_is_checked_at_intervals_and_returns_the_same(value: Scrape) -> None:
     gradient = jax.jit(jax.value_and_grad(quadratic), donate_argnums=0)
     watched = telemetry.watch_gradient(quadratic, gradient, budget_seconds=60)

@@ -142,7 +142,7 @@ def _of_one_call(artifact: Artifact, static: Mapping[str, object] | None) -> tup
             for p in {_call(p): p for p in artifact.programs}.values()
         )
         raise DeclarationError(
-            f"a model is one call, but {len(calls)} match of: {known}. Freeze one call per "
+            f"a model is one call, and {len(calls)} of these match: {known}. Freeze one call per "
             "file, or choose with serve.frozen(path, static={...})."
         )
     return tuple(sorted(programs, key=lambda p: p.batch.rows if p.batch else 0))
@@ -265,7 +265,7 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
     if max_bytes is not None and needed > max_bytes:
         raise LoadError(
             f"model {model.name!r}: its arrays need {needed / 2**20:.0f} MiB, but only "
-            f"{max_bytes / 2**20:.0f} MiB are available. Raise --memory-limit."
+            f"{max_bytes / 2**20:.0f} MiB may be used. Raise --memory-limit."
         )
     kind = WithoutJax if given.artifact.without_jax else WithJax
     wide = given.artifact.place.x64 and kind is WithJax

@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def _head_too_large(self) -> None:
-        self._refuse(431, f"the head of a request may have {self.limits.head_bytes} bytes.")
+        self._refuse(431, f"the head of a request may have at most {self.limits.head_bytes} bytes.")
 
     def _too_large(self) -> None:
         self._refuse(413, f"a request may have at most {self.limits.body_bytes} bytes.")

@@ -83,7 +83,7 @@ def find(key: str) -> Kept | None:
 
 
 def keep(key: str, signature: Signature, executables: dict[tuple[Sizes, int], Any]) -> None:
-    """Store executables with the memory of each; those that cannot be serialized are not stored."""
+    """Store all executables, with the memory of each, or none if one cannot be serialized."""
     from jax.experimental.serialize_executable import serialize
 
     store = current_store()

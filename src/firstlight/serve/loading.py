@@ -293,7 +293,7 @@ def _require_memory(needed: int, max_bytes: int | None) -> None:
     if needed > available:
         raise LoadError(
             f"parameters and the largest bucket need {needed / 2**20:.0f} MiB, but only "
-            f"{available / 2**20:.0f} MiB are available. Use smaller buckets or raise "
+            f"{available / 2**20:.0f} MiB may be used. Use smaller buckets or another "
             "--memory-limit."
         )
 

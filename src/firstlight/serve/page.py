@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from firstlight.present.document import document, masthead, packaged, text_table
 from firstlight.present.plain_text import escaped
-from firstlight.present.quantities import ABSENT, count, seconds, size
+from firstlight.present.quantities import ABSENT, count, counted, seconds, size
 from firstlight.present.svg import canvas, rectangle, text, title
 from firstlight.serve.loading import example_rows
 from firstlight.serve.models import Models, Served
@@ -30,7 +30,7 @@ def render(models: Models, ready: bool, compiles: int, startup_seconds: float) -
     """The current page; its script refreshes it."""
     state = "Ready" if ready else "Not ready"
     badge = f'<span class="badge{" fine" if ready else ""}">{state}</span>'
-    met = f"{compiles or 'No'} compiles during requests"
+    met = f"{counted(compiles, 'compile') if compiles else 'No compiles'} during requests"
     lead = f"<p>{badge} after {seconds(startup_seconds)}. {met}.</p>"
     body = "".join(_model(role, s) for n in models.names.values() for role, s in n.versions())
     links = (

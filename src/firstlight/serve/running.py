@@ -19,6 +19,7 @@ import numpy as np
 
 from firstlight.errors import FirstlightError
 from firstlight.import_watch import when_imported
+from firstlight.present.quantities import counted
 from firstlight.serve import description, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
@@ -210,7 +211,8 @@ async def serve(
             await stopping
             say(DRAINING)
             left = await service.drain(listener)
-            say("stopped" if not left else f"stopped, with {left} connections still open")
+            still_open = f", with {counted(left, 'connection')} still open" if left else ""
+            say(f"stopped{still_open}")
     finally:
         stopping.cancel()
         listener.close()

@@ -41,11 +41,15 @@ def check_gradient(
         budget_seconds: No evaluation is started that would exceed it, judging by the previous one.
         seed: Seed of the random direction.
     """
-    import jax
+
+    def of_program() -> object:
+        import jax  # here, where a failure is part of the check
+
+        return (gradient or jax.grad(function))(x, *rest)
 
     check = Comparison(function, x, rest, budget_seconds, seed, _steps())
     check.evaluate()
-    check.compare(lambda: (gradient or jax.grad(function))(x, *rest))
+    check.compare(of_program)
     return _counted(check.result, function, budget_seconds)
 
 

@@ -31,8 +31,8 @@ _TITLES = {
     MissReason.RANK: "{were} compiled by processes that write nothing to the cache: JAX lets only "
     "process 0 write.",
     MissReason.OTHER_KEY: "The cache has entries for {names}, but none fits{everything}.",
-    MissReason.NO_ENTRY: "{were} not in the persistent cache yet; the next start can find them "
-    "there.",
+    MissReason.NO_ENTRY: "{were} not in the persistent cache yet, and can be found there at the "
+    "next start.",
 }
 _REMEDIES = {
     MissReason.BELOW_THRESHOLD: "Start the program with `firstlight exec`, which keeps everything, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firstlight.present.plain_text import escaped, printable
-from firstlight.present.quantities import duration
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Function, Trace
 from firstlight.trace.show.verdict import headline, unknown
@@ -59,7 +59,7 @@ def _functions(trace: Trace) -> str:
         for function in trace.functions[:_MAX_FUNCTIONS]
     )
     more = len(trace.functions) - _MAX_FUNCTIONS
-    rest = f"<div>and {more} more functions</div>" if more > 0 else ""
+    rest = f"<div>and {counted(more, 'more function')}</div>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
 
 
