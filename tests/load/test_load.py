@@ -199,7 +199,7 @@ def test_quantiles_are_those_of_all_answers() -> None:
     ordered = [float(i) for i in range(1, 1001)]
     assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     text = "\n".join(lines(Loop(1, 1.0), [Seen([1.0, 2.0], Counter({200: 2, 503: 1}), 0, 2.0)]))
-    assert "2 answers 2xx, 1 per second" in text and "1 answered 503" in text
+    assert "2 2xx answers, 1 per second" in text and "1 answered 503" in text
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_load_is_recorded_as_a_run_that_can_be_shown_published_and_verified(
     folder = tmp_path / "run"
     options = ["--requests", "200", "-c", "4", "--rounds", "6", "--out", str(folder)]
     assert main(["load", url, *options]) == 0
-    assert "1200 answers 2xx" in capsys.readouterr().out
+    assert "1200 2xx answers" in capsys.readouterr().out
     run = Run.load(folder)
     (case,) = run.cases
     assert case.status == "ok" and case.workload == "load-models-m"

@@ -90,6 +90,12 @@ OPEN = Tokens()
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(autouse=True)
+def silence_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The XLA of jaxlib 0.8.3 logs missing processor features to stderr, which tests read."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 @pytest.fixture
 def execute(tmp_path: Path) -> Program:
     """`firstlight exec --cache CACHE program…` in `tmp_path`, where CACHE is `cache` by default."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from firstlight.load.generator import BROKEN, Loop, Seen
-from firstlight.present.quantities import plain_seconds
+from firstlight.present.quantities import counted, plain_seconds
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -24,7 +24,7 @@ def lines(loop: Loop, rounds: Sequence[Seen]) -> Iterator[str]:
     took = sum(seen.seconds for seen in rounds)
     since = "the time they were sent" if loop.rate is None else "their scheduled time"
     rate = f"{len(ordered) / max(took, 1e-9):.0f} per second"
-    yield f"{len(ordered)} answers 2xx, {rate}; latency since {since}:"
+    yield f"{counted(len(ordered), '2xx answer')}, {rate}; latency since {since}:"
     if ordered:
         shown = [f"p{100 * q:g} {plain_seconds(quantile(ordered, q))}" for q in QUANTILES]
         yield "  " + "  ".join([*shown, f"max {plain_seconds(ordered[-1])}"])
@@ -32,4 +32,4 @@ def lines(loop: Loop, rounds: Sequence[Seen]) -> Iterator[str]:
         if not 200 <= code < 300:
             yield f"  {count} without an answer" if code == BROKEN else f"  {count} answered {code}"
     if unsent := sum(seen.unsent for seen in rounds):
-        yield f"  {unsent} were due but never sent: all connections were busy"
+        yield f"  {unsent} due but never sent: all connections were busy"
