@@ -87,8 +87,8 @@ async def in_memory(
 
     from firstlight.serve import Input, model
     from firstlight.serve.compile_watch import CompileWatch
+    from firstlight.serve.compiled_models import load
     from firstlight.serve.http_server import keep_freed_memory
-    from firstlight.serve.loading import load
     from firstlight.serve.rehearsal import Loopback
 
     keep_freed_memory()

@@ -11,9 +11,9 @@ import numpy as np
 
 from firstlight.serve import Input, Model
 from firstlight.serve.app import App, Exchange
+from firstlight.serve.compiled_models import Bucket, Loaded
 from firstlight.serve.engine import Job, Refusal, Result
 from firstlight.serve.http_server import Limits
-from firstlight.serve.loading import Bucket, Loaded
 from firstlight.serve.reader_messages import Link, Ready, Setup
 from firstlight.serve.readers import ReaderProcess, Readers
 from firstlight.serve.reading import Reader

@@ -14,9 +14,9 @@ from fake_serving import ReaderInMemory, SeenExchange, fake_loaded
 
 from firstlight.serve import Input, Model
 from firstlight.serve.app import App
+from firstlight.serve.compiled_models import Bucket, Loaded
 from firstlight.serve.description import openapi
 from firstlight.serve.engine import Engine
-from firstlight.serve.loading import Bucket, Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.telemetry import metrics

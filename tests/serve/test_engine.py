@@ -13,8 +13,8 @@ import pytest
 from fake_serving import SeenJob, fake_loaded
 
 from firstlight.serve import engine as engine_module
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.engine import Engine, Reason, Refusal, Result
-from firstlight.serve.loading import Loaded
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
 

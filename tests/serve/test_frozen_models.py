@@ -18,8 +18,8 @@ from otlp_collector import Collector, collecting
 from serving_process import Running
 
 from firstlight import serve, warmstart
+from firstlight.serve.compiled_models import LoadError
 from firstlight.serve.frozen_models import load_frozen
-from firstlight.serve.loading import LoadError
 from firstlight.serve.targets import models_in
 from firstlight.warmstart.frozen import artifact as content
 from firstlight.warmstart.frozen import freezing

@@ -11,8 +11,8 @@ import pyhf
 import pytest
 
 from firstlight.serve.compile_watch import CompileWatch
+from firstlight.serve.compiled_models import Loaded, example_rows, load
 from firstlight.serve.histfactory_models import models_of
-from firstlight.serve.loading import Loaded, example_rows, load
 from firstlight.serve.tensors import arrange
 
 pytestmark = [

@@ -16,7 +16,7 @@ from firstlight.cli.values import between, program_of
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
-    from firstlight.trace.findings.limits import Excess, Limits
+    from firstlight.trace.findings.ci_limits import Excess, Limits
     from firstlight.trace.read.model import Trace
     from firstlight.trace.running import Outcome
     from firstlight.trace.what_if import WhatIf
@@ -157,7 +157,7 @@ def _load_what_reports_need(quiet: bool) -> None:
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    from firstlight.trace.findings.limits import Limits, after
+    from firstlight.trace.findings.ci_limits import Limits, after
 
     late: Any = after(options.forbid_compile_after) if options.forbid_compile_after else {}
     return Limits(
@@ -220,7 +220,7 @@ def _what_if(
 def _load(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
     """Return the trace and the exceeded limits."""
     from firstlight.trace.findings import load
-    from firstlight.trace.findings.limits import exceeded
+    from firstlight.trace.findings.ci_limits import exceeded
 
     trace = load(folder)
     return trace, exceeded(trace, limits)

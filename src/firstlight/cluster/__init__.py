@@ -17,7 +17,7 @@ from firstlight.lazy_names import lazy_names
 if TYPE_CHECKING:
     from firstlight.cluster.errors import ClusterError
     from firstlight.cluster.fits import FittedToys, cls, fitted_toys, scan, toy_cls, toys
-    from firstlight.cluster.limits import PatchLimit, upper_limits
+    from firstlight.cluster.patch_limits import PatchLimit, upper_limits
 
 _HOME = {
     "errors": ("ClusterError",),

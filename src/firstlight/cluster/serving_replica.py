@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from firstlight.serve.loading import Loaded
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.running import Service, Settings, prepare_process
 from firstlight.serve.targets import declared

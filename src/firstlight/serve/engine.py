@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from firstlight.serve.loading import Arrays, Bucket, Loaded, rows_for_xla
+from firstlight.serve.compiled_models import Arrays, Bucket, Loaded, rows_for_xla
 from firstlight.serve.signature import Signature
 from firstlight.serve.tensors import Rows
 from firstlight.telemetry import metrics

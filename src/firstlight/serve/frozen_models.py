@@ -15,8 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
-from firstlight.serve.loading import (
+from firstlight.serve.compiled_models import (
     Arrays,
     Bucket,
     Loaded,
@@ -25,6 +24,7 @@ from firstlight.serve.loading import (
     precision_scope,
     shortest_seconds,
 )
+from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
 from firstlight.warmstart.frozen import artifact as content

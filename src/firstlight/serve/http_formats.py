@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.engine import Result
-from firstlight.serve.loading import Loaded
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
     Array,

@@ -18,7 +18,7 @@ import msgspec
 
 from firstlight.errors import FirstlightError
 from firstlight.serve.app import JSON, Exchange, Handler
-from firstlight.serve.loading import aligned_bytes
+from firstlight.serve.compiled_models import aligned_bytes
 
 _HEADS = {
     status.value: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, status.phrase.encode())

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.serve.compile_watch import CompileWatch
+from firstlight.serve.compiled_models import Arrays, Loaded, LoadError, load
 from firstlight.serve.declaration import Model
-from firstlight.serve.loading import Arrays, Loaded, LoadError, load
 
 _SEED = 0
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.engine import Engine, Lane
 from firstlight.serve.http_formats import PlainJson, Protocol
-from firstlight.serve.loading import Loaded
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Counter, Values
 

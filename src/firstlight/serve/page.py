@@ -11,7 +11,7 @@ from firstlight.present.document import document, masthead, packaged, text_table
 from firstlight.present.plain_text import escaped
 from firstlight.present.quantities import ABSENT, count, counted, seconds, size
 from firstlight.present.svg import canvas, rectangle, text, title
-from firstlight.serve.loading import example_rows
+from firstlight.serve.compiled_models import example_rows
 from firstlight.serve.models import Models, Served
 from firstlight.telemetry.values import Histogram
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from firstlight.serve.app import JSON, App, Exchange, ExchangeJob, fail, refuse
+from firstlight.serve.compiled_models import Arrays, rows_for_xla
 from firstlight.serve.engine import Refusal, Result
 from firstlight.serve.http_server import Limits
-from firstlight.serve.loading import Arrays, rows_for_xla
 from firstlight.serve.models import Served
 from firstlight.serve.reader_messages import (
     Again,

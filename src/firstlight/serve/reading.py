@@ -24,9 +24,9 @@ from firstlight.serve.app import (
     parse_inference,
     timeout_of,
 )
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.engine import Outputs, Result
 from firstlight.serve.http_formats import ParsedRequest
-from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Deployment, Endpoint
 from firstlight.serve.reader_messages import (
     Again,

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from firstlight.serve.app import App
+from firstlight.serve.compiled_models import Loaded, example_rows
 from firstlight.serve.engine import Engine
 from firstlight.serve.http_server import Connection, Server
-from firstlight.serve.loading import Loaded, example_rows
 from firstlight.serve.models import Models
 from firstlight.serve.reader_messages import Computed, Infer, Message
 from firstlight.serve.reading import Reader, ReaderSetup

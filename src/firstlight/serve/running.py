@@ -23,11 +23,11 @@ from firstlight.present.quantities import counted
 from firstlight.serve import description, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
+from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
-from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from firstlight.serve.loading import Arrays, Loaded
+from firstlight.serve.compiled_models import Arrays, Loaded
 from firstlight.serve.signature import Signature, Tensor
 
 Array = np.ndarray[Any, Any]

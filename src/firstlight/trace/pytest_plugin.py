@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from firstlight.trace.findings.limits import Limits
+    from firstlight.trace.findings.ci_limits import Limits
     from firstlight.trace.session import Recording
 
 _LIMITS = ("max_compiles", "max_recompiles", "max_ttfr")
@@ -52,7 +52,7 @@ def firstlight_trace() -> Iterator[Recording]:
 
 def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
     """The limits of all marks, closest first: a method's override those of its class."""
-    from firstlight.trace.findings.limits import LimitError, Limits
+    from firstlight.trace.findings.ci_limits import LimitError, Limits
 
     for mark in marks:
         if wrong := sorted(set(mark.kwargs) - set(_LIMITS)) or mark.args:
@@ -73,7 +73,7 @@ def _fail(item: pytest.Item, why: str) -> NoReturn:
 
 def _check(recorded: Recording, limits: Limits) -> None:
     from firstlight.present.plain_text import printable
-    from firstlight.trace.findings.limits import exceeded
+    from firstlight.trace.findings.ci_limits import exceeded
 
     lines: list[str] = []
     for excess in exceeded(recorded.trace, limits):

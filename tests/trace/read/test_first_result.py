@@ -21,7 +21,7 @@ import trace_samples as samples
 import firstlight.trace
 from firstlight.cli import main
 from firstlight.trace import running
-from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.findings.ci_limits import Limits, exceeded
 from firstlight.trace.read.first_result import first_result
 from firstlight.trace.read.log_events import ProcessLog
 from firstlight.trace.read.model import Process, Read, SourceLine, Witness

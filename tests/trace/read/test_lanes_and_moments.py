@@ -11,7 +11,7 @@ from rich.console import Console
 from trace_logs import MAIN, POOL, Log, compile_in
 
 from firstlight.trace.findings import load
-from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.findings.ci_limits import Limits, exceeded
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Trace
 from firstlight.trace.show.chrome_trace import chrome_trace

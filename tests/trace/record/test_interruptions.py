@@ -15,7 +15,7 @@ import pytest
 import trace_samples as samples
 
 from firstlight.trace.findings import load
-from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.findings.ci_limits import Limits, exceeded
 from firstlight.trace.read import recompiles
 from firstlight.trace.read.log_events import read_logs
 from firstlight.trace.read.model import Trace

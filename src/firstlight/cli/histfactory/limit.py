@@ -13,7 +13,7 @@ from firstlight.cli.values import share
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
     from firstlight.cli.values import Commands
-    from firstlight.cluster.limits import PatchLimit
+    from firstlight.cluster.patch_limits import PatchLimit
     from firstlight.histfactory.exclusion import CLs
     from firstlight.histfactory.limits import UpperLimit
     from firstlight.histfactory.workspace_file import JsonObject
@@ -147,7 +147,7 @@ def handle_all_patches(options: argparse.Namespace, spread: dict[str, Any]) -> i
     options.patches = [*options.patches, (file, first)]
     job = prepare(options)  # what is wrong with the options is wrong with the first patch
     with output.Working("finding the limits") as progress:
-        from firstlight.cluster.limits import upper_limits
+        from firstlight.cluster.patch_limits import upper_limits
 
         found = upper_limits(
             options.workspace,

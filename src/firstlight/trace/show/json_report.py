@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from firstlight import __version__
 from firstlight.records import to_json
-from firstlight.trace.findings.limits import Excess
+from firstlight.trace.findings.ci_limits import Excess
 from firstlight.trace.read.model import Compile, Function, Process, Read, SourceLine, Trace
 from firstlight.trace.wording import signature, why_again
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from firstlight.present.plain_text import printable
 from firstlight.present.quantities import counted, duration
 from firstlight.present.terminal import Terminal
-from firstlight.trace.findings.limits import Excess
+from firstlight.trace.findings.ci_limits import Excess
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import STAGES, Finding, Function, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines

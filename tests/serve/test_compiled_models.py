@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import pytest
 
 from firstlight import serve
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.loading import Loaded, LoadError, load
+from firstlight.serve.compiled_models import Loaded, LoadError, load
 from firstlight.serve.tensors import InvalidRequestError, arrange
 
 pytestmark = pytest.mark.slow
+HERE = Path(__file__).name
 ROW = serve.Input("float32", (3,))
 
 
@@ -88,7 +90,7 @@ def test_a_second_process_loads_from_the_cache(write: Any) -> None:
         import numpy as np
         from firstlight import serve, warmstart
         from firstlight.serve.compile_watch import CompileWatch
-        from firstlight.serve.loading import load
+        from firstlight.serve.compiled_models import load
         from firstlight.telemetry.values import Values
 
         warmstart.enable("cache")
@@ -208,8 +210,8 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
         (lambda x: x - x.mean(axis=0), {}, "changes with the other rows"),
         (lambda x: x.sum(), {}, "leading axis must be the rows"),
         (lambda x: x @ np.ones((4, 4)), {}, "cannot be compiled"),
-        (lambda x: 1 / 0, {}, r"ZeroDivisionError \(test_loading.py, line \d+\): division by zero"),
-        (lambda x: x if x.sum() > 0 else -x, {}, r"BoolConversionError \(test_loading.py, line"),
+        (lambda x: 1 / 0, {}, rf"ZeroDivisionError \({HERE}, line \d+\): division by zero"),
+        (lambda x: x if x.sum() > 0 else -x, {}, rf"BoolConversionError \({HERE}, line"),
         (lambda p, x: x, {"parameters": {"name": "text"}}, "not an array of numbers"),
         (lambda x: x, {"inputs": {"x": 3}}, "not a serve.Input"),
         (lambda x: x * 1j, {}, "complex64, which the protocol has no type for"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trace_samples as samples
 
-from firstlight.trace.findings.limits import LimitError, Limits, after, exceeded
+from firstlight.trace.findings.ci_limits import LimitError, Limits, after, exceeded
 from firstlight.trace.read import phases
 
 
