@@ -8,6 +8,7 @@ import stat
 from firstlight.errors import FirstlightError
 
 _MIN_LENGTH, _MAX_LENGTH, _MAX_BYTES = 16, 4096, 1 << 20
+_HOW = "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
 
 
 class TokenError(FirstlightError):
@@ -24,7 +25,7 @@ def read_tokens(path: str) -> tuple[str, ...]:
     lines = [line.strip() for line in _private_content(path).splitlines()]
     found = [_checked(line, path) for line in lines if not line.startswith(b"#") and line]
     if not found:
-        raise TokenError(f"{path}: there is no token in this file.")
+        raise TokenError(f"{path}: there is no token in this file. {_HOW}")
     return tuple(token.decode() for token in found)
 
 
@@ -37,13 +38,16 @@ def _private_content(path: str) -> bytes:
             raise TokenError(
                 f"{path} can be read by others: chmod 600 {path}, and renew the token."
             )
-        return file.read(_MAX_BYTES)
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:  # a part of a token must not become one
+        raise TokenError(f"{path}: a file of tokens has at most {_MAX_BYTES} bytes.")
+    return content
 
 
 def _checked(token: bytes, path: str) -> bytes:
     if not _MIN_LENGTH <= len(token) <= _MAX_LENGTH or any(not 33 <= b <= 126 for b in token):
         raise TokenError(
             f"{path}: a token is {_MIN_LENGTH} to {_MAX_LENGTH} printable characters on one line. "
-            "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
+            f"{_HOW}"
         )
     return token

@@ -89,6 +89,19 @@ def test_ray_does_not_replace_this_processs_sigterm_handler(
     assert seen == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("address", ["ray://head", "local"])
+def test_an_address_in_the_environment_need_not_have_a_port(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray, started = pytest.importorskip("ray"), []
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(connection, "_start", lambda ray, given, files: started.append(given))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected("ray"):
+        assert started == [address]
+
+
 def test_an_unreachable_cluster_hints_at_the_token_unless_it_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

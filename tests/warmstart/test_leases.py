@@ -132,6 +132,20 @@ def test_a_lease_ends_with_the_thread_that_holds_it(
     assert not path.exists()
 
 
+def test_the_lease_of_a_thread_that_has_ended_is_not_taken_for_its_successors(
+    tmp_path: Path,
+) -> None:
+    """A new thread may have the number of the one that has ended."""
+    held, path = Leases(), tmp_path / "lease"
+    assert held.take(str(path))
+    ended = module._Lease(str(tmp_path / "other"), os.open(tmp_path / "other", os.O_CREAT))
+    held.held.release(threading.get_ident(), ended)
+    ended.release()
+    assert path.exists()
+    held.release()
+    assert not path.exists()
+
+
 def test_a_process_whose_lease_expired_does_not_release_its_successors(
     tmp_path: Path,
 ) -> None:

@@ -124,6 +124,12 @@ def test_token_files_that_others_can_read_or_that_are_short_are_refused(
     path.write_text("short")
     with pytest.raises(TokenError, match="16 to 4096"):
         read_tokens(str(path))
+    path.write_text(("c" * 31 + "\n") * 2**15 + "d" * 31)  # a part of the last one would be one
+    with pytest.raises(TokenError, match="at most"):
+        read_tokens(str(path))
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(PlaceError, match=r"none: No such file.*\(FIRSTLIGHT_CACHE_TOKEN_FILE\)"):
+        own_token()
 
 
 def test_serving_to_other_machines_needs_tokens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.warmstart import folder, manifest, packs, sealed
+from firstlight.warmstart import building, folder, manifest, packs, sealed
 from firstlight.warmstart.cache_server.server import CacheServer
 from firstlight.warmstart.entries import Entries
 from firstlight.warmstart.manifest import Manifest, ManifestError, Program, kind_here
@@ -111,6 +111,18 @@ def test_a_manifest_of_another_jax_is_stale_and_says_how_to_compile_it(
     assert "stale" in (text := capsys.readouterr().out) and "warm build --run" in text
     assert main(["warm", "build", str(path), "--cache", str(tmp_path)]) == 2
     assert "jax0.1-jaxlib0.1" in (text := capsys.readouterr().err) and "--run" in text
+
+
+def test_programs_whose_compiling_process_ends_early_are_reported_as_failed(
+    tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a flag of XLA that this one does not know; not as if nobody read our output."""
+    monkeypatch.setattr(building, "_WORKER", "__future__")  # reads nothing, prints nothing
+    programs = [replace(program(), key=f"jit_f-{i}") for i in range(50)]
+    path = written(tmp_path / "a.warm", *programs)
+    assert main(["warm", "build", str(path), "--cache", str(tmp_path), "--jobs", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "50 failed" in text and "its process ended" in text
 
 
 @pytest.mark.slow

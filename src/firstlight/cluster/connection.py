@@ -65,8 +65,9 @@ def connected(on: str, files: str | None = None) -> Iterator[Any]:
     """
     address = parse(on)
     require_ray()
-    if address is not None and ":" in address:  # 'auto' has no host and port
-        _require_answer(address)
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon:  # 'auto' has no port, and an address in RAY_ADDRESS need not have one
+        _require_answer(host.strip("[]"), int(port))
     with _settings():
         import ray
 
@@ -146,10 +147,9 @@ def _start(ray: Any, address: str | None, files: str | None) -> None:
         raise UnreachableError(f"Ray at {address or 'this machine'}: {why}.{hint}") from error
 
 
-def _require_answer(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+def _require_answer(host: str, port: int) -> None:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        socket.create_connection((host, port), _ANSWER_SECONDS).close()
     except OSError as error:
         raise UnreachableError(
             f"no Ray cluster answers at {host}:{port} ({error.strerror or error}). Check the "

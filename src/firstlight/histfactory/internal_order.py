@@ -41,9 +41,10 @@ def poi_position(model: Model) -> int:
 
 
 def data_of(model: Model, values: DataSet | Data = None, *, batch: bool = False) -> Data:
-    """Data in internal form; values: None (the observed data), main or main and auxiliary data.
+    """Data in internal form.
 
-    batch: whether leading axes are allowed.
+    values: None (the observed data), main counts, main and auxiliary data, or `Data`, returned
+    unchanged. batch: whether leading axes are allowed.
     """
     if isinstance(values, Data):
         return values

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -126,7 +126,11 @@ def _worker(
             found: dict[str, Any] = json.loads(answer or '{"error": "its process ended"}')
             return found
 
-        yield ask
+        try:
+            yield ask
+        finally:
+            with suppress(BrokenPipeError):  # what a process that ended early has not read
+                questions.close()
 
 
 def _task(program: Program, objects: Path) -> dict[str, object]:

@@ -66,7 +66,7 @@ def _program(about: dict[str, object]) -> object:
 
 
 def contents(cache: Path | None, only: Path | None) -> list[bytes]:
-    """Signed entries of a folder for this kind of machine; `only` those of a manifest."""
+    """The entries of a folder for this kind of machine, signed; only: those of this manifest."""
     here = kind_here()
     path = str(cache or folder.in_front())
     store, signatures = OwnCache(path), Signatures.of_user()

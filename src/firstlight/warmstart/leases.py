@@ -81,9 +81,11 @@ class HeldLeases(Generic[L]):
                     threading.Thread(target=self.renew_all, daemon=True).start()
                     self._is_renewing = True
 
-    def release(self, key: object) -> None:
-        """Release a lease, if it is held."""
+    def release(self, key: object, only: L | None = None) -> None:
+        """Release a lease, if it is held; only: unless another one is held by now."""
         with self._lock:
+            if only is not None and self._held.get(key) is not only:
+                return
             lease = self._held.pop(key, None)
         if lease is not None:
             lease.release()
@@ -101,7 +103,7 @@ class HeldLeases(Generic[L]):
                 every = dict(self._held)
             for key, lease in every.items():
                 if lease.holder is not None and not lease.holder.is_alive():
-                    self.release(key)
+                    self.release(key, lease)  # a new thread may have the same number
                 elif is_working:
                     lease.renew()
             worked = work_seconds()

@@ -41,7 +41,10 @@ def own_token() -> str:
         return ""
     try:
         return read_token(path).decode()
-    except (OSError, TokenError) as error:
+    except OSError as error:
+        why = f"{path}: {error.strerror or error}" + (f" ({_TOKEN_FILE})" if named else "")
+        raise PlaceError(Trouble.UNUSABLE, why) from None
+    except TokenError as error:
         raise PlaceError(Trouble.UNUSABLE, str(error).rstrip(".")) from None
 
 
