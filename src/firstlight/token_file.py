@@ -32,8 +32,8 @@ def read_tokens(path: str) -> tuple[str, ...]:
 def _private_content(path: str) -> bytes:
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise TokenError(f"{path} is not a plain file.")
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+            raise TokenError(f"{path} is neither a file nor a pipe.")
         if status.st_mode & 0o077:
             raise TokenError(
                 f"{path} can be read by others: chmod 600 {path}, and renew the token."

@@ -106,6 +106,15 @@ def test_reading_and_writing_need_their_tokens_and_health_needs_none(serve: Serv
     assert codes("w" * 16) == [404, 422, 200, 200, 200, 200, 200]
 
 
+def test_tokens_are_read_from_a_pipe_as_a_shell_makes_one() -> None:
+    """`--write-tokens <(secret-store get …)`"""
+    end, other = os.pipe()
+    os.write(other, b"a" * 16 + b"\n")
+    os.close(other)
+    assert read_tokens(f"/dev/fd/{end}") == ("a" * 16,)
+    os.close(end)
+
+
 def test_token_files_that_others_can_read_or_that_are_short_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
