@@ -59,7 +59,7 @@ class Running(serving_process.Running):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("serve"))
+    running = Running(tmp_path_factory.mktemp("serve"), "--drain-seconds", "60")
     running.until("ready after")
     yield running
     running.stop()

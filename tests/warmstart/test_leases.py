@@ -352,7 +352,7 @@ os.waitpid(in_child("all lines"), 0)
 total = int(os.read(pipe, 10))
 wrong = 0
 found = {"lease": 0, "entry": 0, "unfinished": 0}
-for round, line in enumerate(range(1, total + 1, 3)):  # the file is unfinished during four of them
+for round, line in enumerate(range(1, total + 1, 2)):  # the file is unfinished during four lines
     key, number = f"key {round}", (signal.SIGKILL, signal.SIGSTOP)[round % 2]
     victim = in_child(key, line, number)
     status = os.waitpid(victim, os.WUNTRACED)[1]
@@ -371,7 +371,7 @@ print(json.dumps({"wrong": wrong, "lines": total, **found}))
 """
 
 
-def test_a_process_killed_or_stopped_at_any_line_blocks_nobody_and_leaves_no_torn_entry(
+def test_a_process_killed_or_stopped_at_any_moment_blocks_nobody_and_leaves_no_torn_entry(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(
