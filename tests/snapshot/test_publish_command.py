@@ -291,7 +291,7 @@ def test_publishing_shows_progress_only_on_a_terminal(
     monkeypatch.delenv("CI", raising=False)
     steps: list[str] = []
     publish([made_up], store, watch=steps.append)
-    assert steps[0] == "reading 1 run(s)" and steps[-1].startswith("writing")
+    assert steps[0] == "reading 1 run" and steps[-1].startswith("writing")
     for stream, shown in ((Screen(), True), (io.StringIO(), False)):
         progress = LiveLine(stream)
         progress.show(steps[0])
