@@ -1,18 +1,23 @@
 """Finds the lowest of several minima: the search is repeated from elsewhere if there may be more.
 
-The likelihood of a HistFactory model may have more than one local minimum. There are two known
-causes; one test for both costs less than half a step of the search:
+The likelihood of a HistFactory model may have more than one local minimum. The known causes:
 
 - Both variations of a template change a yield in the same direction (or in opposite directions by
   different amounts). Either direction then corrects a yield that is too low, and between the two
   the likelihood has negative curvature: along α it loses Σ (n/ν - 1) ν'' of its curvature.
 - A parameter that ends many standard deviations from its constraint may be on the far side of a
   barrier.
+- A factor trades places with another one or with the systematics of the sample that it scales;
+  often one of them then ends at a bound, or a sample below zero.
 
-If the test is positive, the search is repeated on the other side of the parameter in question. If
-that ends elsewhere, it is also repeated from the problem's own start and with several parameters on
-their other sides at once. The lowest end wins. This is a heuristic, not a proof: the result is the
-lowest minimum found, and `Minimum.branches` is the number of minima found.
+The first two show in a number for each α, the last in `Evidence.doubt`; to look for both costs less
+than half a step of the search. Where there is none, one search is enough. Otherwise the search is
+repeated on the other side of each suspected parameter and, if that ends elsewhere or there is
+doubt, from the problem's own start, with several parameters on their other sides at once, and from
+starts that are spread over the parameters' ranges. These go on until two of them have ended in the
+lowest minimum; if the last permitted one leaves that open, the status is `NOT_PROVEN_LOWEST`. The
+lowest end wins. This is a heuristic, not a proof: the result is the lowest minimum found, and
+`Minimum.branches` is the number of minima found.
 """
 
 from __future__ import annotations
@@ -23,11 +28,11 @@ from firstlight.histfactory.array_types import Array, Numpy, Truth
 from firstlight.histfactory.closed_form import Evaluation, variations
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import TINY_YIELD, Data, Prepared
-from firstlight.histfactory.newton import Minimum, Problem, Status, search
+from firstlight.histfactory.newton import Minimum, Problem, Status, is_minimum, search
 from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
 
-#: Maximum number of searches per minimum.
-MAX_STARTS = 16
+#: Maximum number of searches per minimum, and of their steps after which none begins any more.
+MAX_STARTS, MAX_STEPS = 64, 2500
 #: Where the curvature along a parameter would be negative, its other side is searched. Of 560 ends
 #: of searches in random models that were not the lowest, all but one (far from its data) had 1.29.
 RISKY = 1.0
@@ -40,6 +45,20 @@ _FAR = 4.0
 _SUSPECT, _GROUPS = 0.02, (3, 5, 6, 7)
 #: Ends closer than this, in likelihood and in fingerprint, count as the same minimum.
 _SAME_NLL, _SAME_FINGERPRINT = 1e-6, 1e-4
+#: Signs of other minima that count in pairs: a risk, a number of steps (most fits take six), and
+#: expectations further from the data than chance brings them, a factor at a bound.
+_UNEASY, _LONG = 0.3, 9
+#: A sample this far below zero, as a share of the bin, is a sign that suffices.
+_NEGATIVE = 0.05
+#: Searches from spread starts: at least this many, and until so many have ended in the lowest one.
+_MIN_SPREAD, _FEW, _CONFIRMED = (12, 24, 36), 4, 3
+
+
+class Evidence(NamedTuple):
+    """What the end of a search says about other minima."""
+
+    risks: Array  # for every α: above `RISKY`, its other side is searched
+    doubt: Array  # whether to search from spread starts, too
 
 
 class _Best(NamedTuple):
@@ -66,10 +85,13 @@ class Plan(NamedTuple):
     start: Array  # of the next search
     near: Array
     best: _Best
-    risks: Array  # at the best end
+    evidence: Evidence  # at the best end
     pending: Array  # risks of parameters whose other side has not been searched from there
     group: Array  # number of the next group of parameters to change sides together
     own_start_used: Array
+    spread: Array  # number of searches from spread starts
+    confirmed: Array  # how many of them ended at the best end
+    spreading: Array  # True: the next search is from a spread start
     returning: Array  # True: the next search only returns to the best end
     ends: _Ends
     more: Array
@@ -83,77 +105,107 @@ def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = F
 
     def visit(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
         _, plan = state
-        found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
-        plan = next_plan(problem, plan, found, risks, xp)
+        found, evidence = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
+        plan = next_plan(model, problem, plan, found, evidence, xp)
         return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
 
     nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, problem, problem.start)
     begin = (nowhere, first_plan(model, problem, xp))
     found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
-    branches = xp.maximum(plan.ends.minima, 1)
-    last: Minimum = found._replace(iterations=plan.ends.steps, branches=branches)
-    return last
+    return conclusion(found, plan, xp)
+
+
+def conclusion(found: Minimum, plan: Plan, xp: Numpy) -> Minimum:
+    """The last end, with what all searches together say about it."""
+    ends = plan.ends
+    # Nothing was settled if searches from elsewhere never ended in the lowest minimum again.
+    is_open = ~_may_go_on(ends) & (plan.confirmed < _CONFIRMED)
+    is_open &= (ends.searches > 1) & (found.status == int(Status.CONVERGED))
+    status = xp.where(is_open, int(Status.NOT_PROVEN_LOWEST), found.status).astype(xp.int32)
+    branches = xp.maximum(ends.minima, 1)
+    return found._replace(iterations=ends.steps, branches=branches, status=status)
+
+
+def _may_go_on(ends: _Ends) -> Array:
+    return (ends.searches < MAX_STARTS) & (ends.steps < MAX_STEPS)
 
 
 def _search(
     model: Prepared, problem: Problem, start: Array, near: Array, idle: Array, xp: Numpy
-) -> tuple[Minimum, Array]:
-    """The end of a search, and the `branch_risks` there."""
+) -> tuple[Minimum, Evidence]:
+    """The end of a search, and what it says about other minima."""
     found, at = search(model, problem, start, near, idle, xp)
-    return found, branch_risks(model, problem.data, found.theta, at, problem.fixed, xp)
+    return found, evidence_of(model, problem, found, at, xp)
 
 
-def _is_settled(found: Minimum, risks: Array, xp: Numpy) -> Array:
+def _is_settled(found: Minimum, evidence: Evidence, xp: Numpy) -> Array:
     """Whether one search is enough."""
-    calm = xp.max(risks, initial=0.0) <= RISKY
-    return calm & (found.status == int(Status.CONVERGED))
+    calm = (xp.max(evidence.risks, initial=0.0) <= RISKY) & ~evidence.doubt
+    return calm & is_minimum(found.status)
 
 
-def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Numpy) -> Plan:
+def next_plan(
+    model: Prepared, problem: Problem, plan: Plan, found: Minimum, fresh: Evidence, xp: Numpy
+) -> Plan:
     """The plan after a search."""
-    converged = found.status == int(Status.CONVERGED)
+    converged = is_minimum(found.status)
     better = _improves(found.nll, converged, plan.best, problem.data, xp)
     here = _Best(found.theta, found.nll, converged)
     best = _Best(*(xp.where(better, a, b) for a, b in zip(here, plan.best, strict=True)))
-    risks = xp.where(better, fresh, plan.risks)
-    pending = xp.where(better, fresh, plan.pending)
+    known = plan.evidence
+    evidence = Evidence(*(xp.where(better, a, b) for a, b in zip(fresh, known, strict=True)))
+    pending = xp.where(better, fresh.risks, plan.pending)
     group = xp.where(better, 0, plan.group)
     ends = _with_end(plan.ends, found, converged, xp)
+    at_best = better | _are_close(
+        found.nll, _fingerprint(found.theta, xp), best.nll, _fingerprint(best.theta, xp), xp
+    )
+    # Only the height: along a flat direction every end is another point.
+    again = converged & (xp.abs(found.nll - best.nll) < _SAME_NLL)
+    confirmed = xp.where(better, 0, plan.confirmed) + (plan.spreading & again)
 
-    allowed = ends.searches < MAX_STARTS
+    allowed = _may_go_on(ends)
+    risks = evidence.risks
     worst = xp.max(pending, initial=0.0)
     # A second minimum was found, or none yet: search everywhere.
-    open_question = (ends.minima > 1) | ~best.converged
+    open_question = (ends.minima > 1) | ~best.converged | evidence.doubt
     use_one = allowed & (worst > RISKY)
     unused = ~plan.own_start_used & xp.any(problem.guess != problem.start)
     use_own = allowed & ~use_one & open_question & unused
     several = xp.sum(risks > _SUSPECT * RISKY) > 1
     use_group = allowed & ~use_one & ~use_own & open_question & several & (group < len(_GROUPS))
-    at_best = better | _are_close(
-        found.nll, _fingerprint(found.theta, xp), best.nll, _fingerprint(best.theta, xp), xp
-    )
-    back = ~use_one & ~use_own & ~use_group & ~at_best & ~plan.returning
+    # Near the minimum of a similar problem, which was searched for everywhere, few will do.
+    enough = xp.where(xp.asarray(problem.near) > 0, _FEW, _spread_count(model, problem, xp))
+    unsettled = (plan.spread < enough) | (confirmed < xp.minimum(_CONFIRMED, enough // 4))
+    doubtful = evidence.doubt | ~best.converged
+    use_spread = allowed & ~use_one & ~use_own & ~use_group & doubtful & unsettled
+    onward = use_one | use_own | use_group | use_spread
+    back = ~onward & ~at_best & ~plan.returning
     one = use_one & (pending == worst)
     together = use_group & _in_group(risks, group, xp)
+    start = xp.where(use_own, problem.start, _across(best.theta, one, together, xp))
     return Plan(
-        start=xp.where(use_own, problem.start, _across(best.theta, one, together, xp)),
+        start=xp.where(use_spread, _spread_start(model, problem, plan.spread, xp), start),
         near=xp.where(back, 1.0, 0.0),
         best=best,
-        risks=risks,
+        evidence=evidence,
         pending=xp.where(one, 0.0, pending),
         group=group + use_group,
         own_start_used=plan.own_start_used | use_own,
+        spread=plan.spread + use_spread,
+        confirmed=confirmed,
+        spreading=use_spread,
         returning=back,
         ends=ends,
-        more=(use_own | use_one | use_group | back) & ~plan.returning,
+        more=(onward | back) & ~plan.returning,
     )
 
 
 def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Array]:
     """One search, and whether it settles the problem, so `lowest` would search no further."""
     near = jnp.asarray(problem.near, jnp.float64)
-    found, risks = _search(model, problem, problem.guess, near, False, jnp)
-    return found, _is_settled(found, risks, jnp)
+    found, evidence = _search(model, problem, problem.guess, near, False, jnp)
+    return found, _is_settled(found, evidence, jnp)
 
 
 def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
@@ -165,14 +217,65 @@ def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
         start=problem.guess,
         near=xp.asarray(problem.near, xp.float64),
         best=_Best(problem.guess, xp.asarray(xp.inf), no),
-        risks=no_risks,
+        evidence=Evidence(no_risks, no),
         pending=no_risks,
         group=zero,
         own_start_used=no,
+        spread=zero,
+        confirmed=zero,
+        spreading=no,
         returning=no,
         ends=_Ends(none, none, zero, zero, zero),
         more=~no,
     )
+
+
+def _spread_count(model: Prepared, problem: Problem, xp: Numpy) -> Array:
+    """How many searches from spread starts a doubt needs: more where more factors may trade."""
+    few, some, many = _MIN_SPREAD
+    factors = xp.sum(_free_factors(model, problem).astype(xp.int32))
+    return xp.where(factors > 2, many, xp.where(factors > 1, some, few))
+
+
+def _free_factors(model: Prepared, problem: Problem) -> Array:
+    """Which φ are free and unconstrained."""
+    begin, end = model.blocks
+    return (problem.fixed[begin:end] == 0) & (model.weight[begin:end] == 0)
+
+
+def _spread_start(model: Prepared, problem: Problem, number: Array, xp: Numpy) -> Array:
+    """A point far away: first each free factor in turn at its lower bound, the rest at the start;
+    then likewise with the other factors at 4, as if they had taken its place.
+
+    Then points anywhere: two of three with α and constrained φ within ±2σ and other φ from a tenth
+    to ten times one, the third with every α at 0 or ±3.5σ, where a sample may be below zero, and
+    small φ. They are pseudo-random, and the same for equal problems.
+    """
+    begin, begin_gamma = model.blocks
+    own, lower = problem.start[:begin_gamma], problem.lower[:begin_gamma]
+    factors = _free_factors(model, problem)
+    count = xp.sum(factors.astype(xp.int32))
+    place = xp.cumsum(factors.astype(xp.int32)) - 1
+    turn = factors & ((place == number) | (place + count == number))
+    others = xp.where(factors & (number >= count), 4.0, own[begin:])
+    of_factors = xp.clip(others, lower[begin:], problem.upper[begin:begin_gamma])
+    of_factors = xp.where(turn, lower[begin:], of_factors)
+    ordered = xp.concatenate([own[:begin], of_factors])
+
+    wave = xp.sin(12.9898 * (number + 1.0) + 78.233 * (xp.arange(begin_gamma) + 1.0)) * 43758.5453
+    u = wave - xp.floor(wave)
+    weight = model.weight[:begin_gamma]
+    width = xp.where(weight > 0, 1 / xp.sqrt(xp.where(weight > 0, weight, 1.0)), 0.0)
+    side = xp.where(u < 1 / 3, -3.5, xp.where(u > 2 / 3, 3.5, 0.0))
+    is_far = number % 3 == 2
+    near = problem.data.aux[:begin_gamma] + xp.where(is_far, side, 4 * u - 2) * width
+    factor = xp.where(is_far, 0.1 * 10.0**u, xp.where(u < 0.15, lower, 0.1 * 100.0**u))
+    anywhere = xp.where(weight > 0, near, factor)
+    anywhere = xp.clip(anywhere, lower, problem.upper[:begin_gamma])
+
+    start = xp.where(xp.any(turn), ordered, anywhere)
+    start = xp.where(problem.fixed[:begin_gamma] > 0, own, start)
+    return xp.concatenate([start, problem.start[begin_gamma:]])
 
 
 def _improves(nll: Array, converged: Array, best: _Best, data: Data, xp: Numpy) -> Array:
@@ -194,8 +297,11 @@ def _are_close(nll: Array, fingerprint: Array, other_nll: Array, other: Array, x
 
 def _with_end(ends: _Ends, found: Minimum, converged: Array, xp: Numpy) -> _Ends:
     """The list with a new end added, if it converged and is not yet listed."""
-    fingerprint = _fingerprint(found.theta, xp)
+    # Parameters that are held or have no effect do not tell minima apart.
+    fingerprint = _fingerprint(xp.where(found.free > 0, found.theta, 0.0), xp)
     known = xp.any(_are_close(found.nll, fingerprint, ends.nll, ends.fingerprint, xp))
+    flat = found.status == int(Status.NOT_DETERMINED)
+    known |= flat & xp.any(xp.abs(ends.nll - found.nll) < _SAME_NLL)
     new = converged & ~known
     entry = new & (xp.arange(len(ends.nll), dtype=xp.int32) == ends.searches)
     return _Ends(
@@ -221,6 +327,30 @@ def _across(theta: Array, one: Array, together: Array, xp: Numpy) -> Array:
     beyond = xp.where(alpha > 0, -1.0, 1.0) * xp.maximum(xp.abs(alpha), 1.0)
     moved = xp.where(one, beyond, xp.where(together, -alpha, alpha))
     return xp.concatenate([moved, theta[len(one) :]])
+
+
+def evidence_of(
+    model: Prepared, problem: Problem, found: Minimum, at: Evaluation, xp: Numpy
+) -> Evidence:
+    """What the end of a search says about other minima; `at`: the evaluation there."""
+    theta, data = found.theta, problem.data
+    risks = branch_risks(model, data, theta, at, problem.fixed, xp)
+    begin, end = model.blocks
+    expected = xp.sum(at.cells, axis=0)
+    bins = xp.sum(expected > TINY_YIELD)
+    misfit = at.nll - model.constraint_constant
+    is_free = _free_factors(model, problem)
+    at_bound = (theta <= problem.lower) | (theta >= problem.upper)
+    signs = [
+        xp.max(risks, initial=0.0) > _UNEASY,
+        found.iterations > _LONG,
+        misfit > 0.5 * bins,
+        xp.any(is_free & at_bound[begin:end]),
+    ]
+    strong = (misfit > bins + 2 * xp.sqrt(bins)) | (found.iterations > _LONG + 3)
+    strong |= xp.max(risks, initial=0.0) > RISKY
+    strong |= xp.any(at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) | ~is_minimum(found.status)
+    return Evidence(risks, strong | (sum(sign.astype(xp.int32) for sign in signs) > 1))
 
 
 def branch_risks(

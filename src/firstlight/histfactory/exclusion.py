@@ -23,7 +23,9 @@ from firstlight.histfactory.hypotheses import (
     bounded,
     free_and_conditional,
     hypotheses,
+    is_above,
     most_branches,
+    not_above,
     one_sided,
     poi_value,
     require_statistic,
@@ -34,7 +36,7 @@ from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Floats, Model
-from firstlight.histfactory.newton import Minimum, Problem
+from firstlight.histfactory.newton import Minimum, Problem, is_settled
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced
 from firstlight.histfactory.profiling import minimise_pair
@@ -105,7 +107,13 @@ class CLsGrid:
         engine = Eager(self.model, self.compiled)
         data = data_of(self.model, self.data)
         setup = Setup(engine, data, self.fixed, self.init, self.test_statistic)
-        parts = [HypothesisTest(setup).at(mu) for mu in self.mu[begin:end]]
+        strengths = self.mu[begin:end]
+        # One test each, so that results do not depend on how the strengths are divided.
+        minima = [HypothesisTest(setup).minima_at(mu) for mu in strengths]
+        free = min((found.free for found in minima), key=lambda fit: float(fit.nll))
+        minima = [m._replace(free=free) if is_above(m.free, free) else m for m in minima]
+        tests = zip(strengths, minima, strict=True)
+        parts = [cls_of(engine, mu, found, self.test_statistic) for mu, found in tests]
         return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
 
 
@@ -171,6 +179,7 @@ class HypothesisTest:
         """found: the fits that do not depend on the strength, if already made (in a program)."""
         self.setup, self.engine = setup, setup.engine
         problems = setup.first_problems()
+        self._free_problem = problems[0]
         if found is None:
             self.free, self.null = free_and_conditional(self.engine, problems[0], problems[1])
         else:
@@ -185,6 +194,7 @@ class HypothesisTest:
             return self.engine.followed_all(found, problems)
         assert isinstance(self.engine, Eager)
         on_data, on_asimov = self.engine.fits(problems)
+        self.free = not_above(self.engine, self.free, on_data, self._free_problem)
         self._solved.append((float(mu), on_data.theta, on_asimov.theta))
         return [on_data, on_asimov]
 
@@ -201,7 +211,8 @@ class HypothesisTest:
 
     def minima_at(self, mu: Number, found: list[Minimum] | None = None) -> Minima:
         """The minima of all four fits; `found` as for `fits_at`."""
-        return Minima(self.free, self.null, *self.fits_at(mu, found))
+        at_mu = self.fits_at(mu, found)  # first: it may lower the free fit
+        return Minima(self.free, self.null, *at_mu)
 
 
 def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:
@@ -213,7 +224,7 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
     q = one_sided(engine, mu, free, on_data) + known
     q_asimov = q_of_asimov(engine, on_asimov) + known
     observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, test_statistic)
-    converged = xp.stack([fit.status == 0 for fit in minima]).all()
+    converged = xp.stack([is_settled(fit.status) for fit in minima]).all()
     return CLs(
         observed=plain(observed),
         expected=xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,12 +25,17 @@ from firstlight.histfactory.internal_order import data_of, to_internal, to_publi
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_results import first_gradient_by
-from firstlight.histfactory.linear_systems import factorise, solve
+from firstlight.histfactory.linear_systems import SINGULAR, factorise, solve
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import Minimum, Problem, Status
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.histfactory.programs import Program
+
+#: An eigenvalue of the Hessian with unit diagonal below this is that of a flat direction.
+FLAT = 1e-8
+#: A parameter with a smaller share in a flat direction does not move along it.
+_MOVED = 1e-4
 
 #: Fixed parameters: names, or values to fix at, True (at init), False (free).
 Fixed: TypeAlias = "Mapping[str, bool | Number] | Iterable[str] | None"
@@ -96,9 +101,28 @@ class FitResult:
         return self.status_code == int(Status.CONVERGED)
 
     @property
+    def undetermined(self) -> tuple[str, ...]:
+        """The parameters that can be moved together without changing the likelihood.
+
+        Their uncertainties are NaN. Empty unless the status is `NOT_DETERMINED`.
+        """
+        if self.status is not Status.NOT_DETERMINED:
+            return ()
+        curvature = self._hessian
+        if isinstance(curvature, _Point):
+            curvature = evaluate(*curvature, xp=np).curvature
+        assert isinstance(curvature, Curvature)
+        matrix, _, (rows, _) = _scaled(Curvature(*map(np.asarray, curvature)), self._free)
+        moved = np.zeros(len(self._free), bool)
+        moved[rows[:, 0]] = _in_flat_directions(*np.linalg.eigh(matrix))
+        held = moved[self.about.structure.positions]
+        return tuple(name for name, is_moved in zip(self.names, held, strict=True) if is_moved)
+
+    @property
     def covariance(self) -> Array:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
+        NaN for parameters that are not determined.
         Constant under differentiation; differentiate `hessian` instead.
         """
         if self._hessian is None:
@@ -142,17 +166,49 @@ _INVERSE = Program(_inverse, evaluations=2)
 
 
 def _dense_inverse(curvature: Curvature, free: Array) -> Array:
+    matrix, scale, block = _scaled(curvature, free)
+    inverse = np.zeros((len(free), len(free)))
+    try:
+        factor = np.linalg.cholesky(matrix)
+        if np.min(np.diagonal(factor), initial=1.0) ** 2 < SINGULAR:
+            raise np.linalg.LinAlgError
+        half = np.linalg.inv(factor)
+        inverse[block] = scale[:, None] * (half.T @ half) * scale
+    except np.linalg.LinAlgError:
+        inverse[block] = scale[:, None] * _inverse_where_determined(matrix) * scale
+    return inverse
+
+
+def _scaled(curvature: Curvature, free: Array) -> tuple[Array, Array, Any]:
+    """The Hessian of the free parameters with a unit diagonal, its scale and where it stands."""
     hessian = dense_hessian(curvature, np)
     (moving,) = np.nonzero(free)
     scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
     block = np.ix_(moving, moving)
-    inverse = np.zeros_like(hessian)
-    try:
-        half = np.linalg.inv(np.linalg.cholesky(scale[:, None] * hessian[block] * scale))
-        inverse[block] = scale[:, None] * (half.T @ half) * scale
-    except np.linalg.LinAlgError:
-        inverse[block] = np.nan
+    return scale[:, None] * hessian[block] * scale, scale, block
+
+
+def _inverse_where_determined(matrix: Array) -> Array:
+    """The inverse without its flat directions; NaN for the parameters in them.
+
+    NaN everywhere if the matrix has negative curvature: there is no minimum.
+    """
+    if not np.all(np.isfinite(matrix)):
+        return np.full_like(matrix, np.nan)
+    values, vectors = np.linalg.eigh(matrix)
+    if values[0] < -FLAT:
+        return np.full_like(matrix, np.nan)
+    curved = values > FLAT
+    inverse: Array = (vectors[:, curved] / values[curved]) @ vectors[:, curved].T
+    flat = _in_flat_directions(values, vectors)
+    inverse[flat] = inverse[:, flat] = np.nan
     return inverse
+
+
+def _in_flat_directions(values: Array, vectors: Array) -> Array:
+    """The parameters that the flat directions of a scaled Hessian move."""
+    moved: Array = np.abs(vectors[:, values <= FLAT]).max(axis=1, initial=0.0) > _MOVED
+    return moved
 
 
 def _block_inverse(curvature: Curvature, free: Array) -> Array:

@@ -64,11 +64,26 @@ def free_and_conditional(
 ) -> list[Minimum]:
     """The free and the conditional fit. Outside a program, the free fit is never the higher one."""
     best, at_mu = engine.chain([free, conditional], warm_start)
-    if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
-        return [best, at_mu]
-    # The conditional minimum is open to the free fit, which was therefore in another minimum.
-    again = engine.chain([free.starting_at(at_mu.theta)])[0]
-    return [again._replace(branches=most_branches(2, again.branches)), at_mu]
+    return [not_above(engine, best, at_mu, free), at_mu]
+
+
+def is_above(fit: Minimum, other: Minimum) -> bool:
+    """Whether a fit ended higher than another one, and so in another minimum."""
+    return bool(other.nll < fit.nll - DISAGREEMENT)
+
+
+def not_above(engine: Engine, free: Minimum, held: Minimum, problem: Problem) -> Minimum:
+    """The free fit, made again where a fit with a parameter held is lower.
+
+    That minimum is open to the free fit, which was therefore in another one. In a program the free
+    fit stays as it is.
+    """
+    if isinstance(engine, Traced) or not is_above(free, held):
+        return free
+    if not np.all((held.theta >= problem.lower) & (held.theta <= problem.upper)):
+        return free
+    (again,) = engine.chain([problem.starting_at(held.theta)])
+    return again._replace(branches=most_branches(2, again.branches))
 
 
 def poi_value(engine: Engine, found: Minimum) -> Array:

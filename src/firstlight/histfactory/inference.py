@@ -28,7 +28,7 @@ from firstlight.histfactory.internal_order import data_of, data_vector, to_inter
 from firstlight.histfactory.lazy_jax import pytree
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum, Problem, WarmStart
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart, is_settled
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64
 
@@ -47,8 +47,8 @@ class Discovery:
 
     @property
     def converged(self) -> Truth:
-        """Whether both fits converged."""
-        return plain((self.free.status_code == 0) & (self.conditional.status_code == 0))
+        """Whether the statistic is known: both fits converged, or to a flat direction."""
+        return plain(is_settled(self.free.status_code) & is_settled(self.conditional.status_code))
 
     @property
     def branches(self) -> Count:
@@ -213,7 +213,7 @@ def expected_ratio_and_fit(
 def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:
     """The ends of two fits; without a free fit, the end of the conditional one twice."""
     free = conditional if free is None else free
-    converged = (free.status_code == 0) & (conditional.status_code == 0)
+    converged = is_settled(free.status_code) & is_settled(conditional.status_code)
     return WarmStart(free.values, conditional.values, converged)
 
 

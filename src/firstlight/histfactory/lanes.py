@@ -17,7 +17,14 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from firstlight.histfactory.array_types import Array
-from firstlight.histfactory.branches import Plan, branch_risks, first_plan, next_plan
+from firstlight.histfactory.branches import (
+    Evidence,
+    Plan,
+    conclusion,
+    evidence_of,
+    first_plan,
+    next_plan,
+)
 from firstlight.histfactory.closed_form import evaluate
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Prepared
@@ -90,9 +97,7 @@ def lowest_of_each(
         order = jnp.argsort(state.which == n, stable=True)[:few]  # busy lanes first
         state = state._replace(which=state.which[order], search=_rows(state.search, order))
         state = jax.lax.while_loop(lambda s: _left(s, n) > 0, turn, state)
-    ends = state.plans.ends
-    found = state.found._replace(iterations=ends.steps, branches=jnp.maximum(ends.minima, 1))
-    return found, state.work
+    return conclusion(state.found, state.plans, jnp), state.work
 
 
 def _left(state: _State, n: int) -> Array:
@@ -163,33 +168,36 @@ def _next_plans(
     """The plans, updated for the problems whose search has ended."""
     n = len(ended)
     queue = jnp.nonzero(ended, size=n, fill_value=n)[0]
-    risks = _risks(model, problems, found, queue, jnp.sum(ended), lanes)
+    evidence = _evidence(model, problems, found, queue, jnp.sum(ended), lanes)
 
-    def next_of_one(problem: Problem, plan: Plan, end: Minimum, risk: Array) -> Plan:
-        return next_plan(problem, plan, end, risk, jnp)
+    def next_of_one(problem: Problem, plan: Plan, end: Minimum, fresh: Evidence) -> Plan:
+        return next_plan(model, problem, plan, end, fresh, jnp)
 
-    fresh = jax.vmap(next_of_one)(_rows(problems, jnp.arange(n)), plans, found, risks)
+    fresh = jax.vmap(next_of_one)(_rows(problems, jnp.arange(n)), plans, found, evidence)
     changed: Plan = jax.tree.map(partial(_where, ended), fresh, plans)
     return changed
 
 
-def _risks(
+def _evidence(
     model: Prepared, problems: Problem, found: Minimum, queue: Array, waiting: Array, lanes: int
-) -> Array:
-    """The `branch_risks` at the ends of all searches in the queue."""
+) -> Evidence:
+    """What the ends of all searches in the queue say about other minima."""
     n = len(queue)
     padded = jnp.concatenate([queue, jnp.full(lanes, n)])
 
-    def of_one(problem: Problem, theta: Array) -> Array:
-        at = evaluate(model, problem.data, theta, curvature=False)
-        return branch_risks(model, problem.data, theta, at, problem.fixed, jnp)
+    def of_one(problem: Problem, end: Minimum) -> Evidence:
+        at = evaluate(model, problem.data, end.theta, curvature=False)
+        return evidence_of(model, problem, end, at, jnp)
 
-    def some(i: Array, risks: jax.Array) -> jax.Array:
+    def some(i: Array, known: Evidence) -> Evidence:
         which = jax.lax.dynamic_slice(padded, (i * lanes,), (lanes,))
-        fresh = jax.vmap(of_one)(_rows(problems, which), _rows(found.theta, which))
-        return risks.at[which].set(fresh, mode="drop")
+        fresh = jax.vmap(of_one)(_rows(problems, which), _rows(found, which))
+        entered: Evidence = jax.tree.map(lambda a, b: a.at[which].set(b, mode="drop"), known, fresh)
+        return entered
 
-    return jax.lax.fori_loop(0, -(-waiting // lanes), some, jnp.zeros((n, model.blocks[0])))
+    none = Evidence(jnp.zeros((n, model.blocks[0])), jnp.zeros(n, bool))
+    found_all: Evidence = jax.lax.fori_loop(0, -(-waiting // lanes), some, none)
+    return found_all
 
 
 def _rows(tree: _T, which: Array) -> _T:

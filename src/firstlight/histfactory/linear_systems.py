@@ -15,7 +15,7 @@ from firstlight.histfactory.lazy_jax import jax, jnp
 
 #: A pivot below this in a matrix with unit diagonal means that parameters are degenerate: their
 #: uncertainties are thirty thousand times larger than with the other parameters fixed.
-_SINGULAR = 1e-9
+SINGULAR = 1e-9
 #: Up to this size plain arithmetic is cheaper than a library call, especially on a GPU.
 _TINY = 6
 
@@ -37,7 +37,8 @@ def _reduce(hessian: Blocks, free: Array, damping: Array, xp: Numpy) -> _Reduced
     # A free γ without curvature cannot be eliminated; NaN reports this, as Cholesky does.
     inverse = xp.where(free_gamma, xp.where(positive, 1 / gamma, xp.nan), 0.0)
     reduced = hessian.dense - (hessian.coupling.T * inverse) @ hessian.coupling
-    size = xp.abs(xp.diagonal(reduced))
+    # In units of the curvature before γ was eliminated: what γ can undo is then seen as flat.
+    size = xp.maximum(xp.abs(xp.diagonal(hessian.dense)), xp.abs(xp.diagonal(reduced)))
     scale = free_dense / xp.sqrt(xp.where(size > 0, size, 1.0))
     matrix = scale[:, None] * reduced * scale
     matrix += xp.diag(xp.where(free_dense > 0, damping, 1.0))
@@ -64,7 +65,7 @@ def _eliminate(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
     work = xp.concatenate([matrix, right[:, None]], axis=1)
     squares = xp.zeros(())
     for k in range(n):
-        pivot = xp.where(work[k, k] > _SINGULAR, work[k, k], xp.nan)
+        pivot = xp.where(work[k, k] > SINGULAR, work[k, k], xp.nan)
         squares += work[k, n] ** 2 / pivot
         work -= xp.where(xp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
     x: list[Array] = [None] * n
@@ -81,7 +82,7 @@ def _by_cholesky(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
     last = xp.concatenate([xp.zeros(n), xp.full(1, 1e300)])
     factor = cholesky(xp.concatenate([augmented, last[:, None]], axis=1), xp)
     pivots = xp.diagonal(factor)[:n] ** 2
-    half = xp.where(xp.all(pivots > _SINGULAR), factor[n, :n], xp.nan)
+    half = xp.where(xp.all(pivots > SINGULAR), factor[n, :n], xp.nan)
     return _backward(factor[:n, :n], half, xp), xp.sum(half * half)
 
 

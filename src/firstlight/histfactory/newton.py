@@ -3,10 +3,13 @@
 A step solves `(H + λ|diag H|) p = -g` for the free parameters: those that are neither fixed nor
 held by a bound against which the gradient pushes. Far from the minimum H is the positive part of
 the Hessian; near it H is the exact Hessian, which far away may not be positive definite. A step
-that does not lower the negative log-likelihood is shortened until it does; λ is zero unless even
-the positive part is singular. At a saddle point, where there is no slope to follow, the search
-leaves along the most negative curvature. The γ block is diagonal and is eliminated first, so the
-factorised matrix has the size of α and φ only.
+that does not lower the negative log-likelihood is shortened until it does. At a saddle point, where
+there is no slope to follow, the search leaves along the most negative curvature. The γ block is
+diagonal and is eliminated first, so the factorised matrix has the size of α and φ only.
+
+λ is zero unless the matrix is singular. Where the likelihood does not depend on a combination of
+parameters it always is: steps then stay damped by 1e-8, which changes nothing in the other
+directions, and at rest the undamped Hessian decides between a minimum and a flat direction.
 
 EDM, the estimated distance to the minimum, is `½ gᵀH⁻¹g` on the free parameters. Newton's method
 squares it in every step, so the loop continues until rounding stops it: derivatives of the result
@@ -44,7 +47,11 @@ EDM_GOAL = 1e-18
 #: Below this EDM the next Hessian is the exact one.
 EDM_NEAR = 0.5
 ITERATION_LIMIT = 500
-_DAMPING_START, _DAMPING_LIMIT = 1e-10, 1e6
+_DAMPING_START, _DAMPING_LIMIT = 1e-8, 1e6
+#: Below this EDM an exact Hessian that is singular is damped, not replaced by its positive part.
+_EDM_AT_REST = 1e-2
+#: A Hessian that needs no more damping than this has no negative curvature, only a flat direction.
+_FLAT_DAMPING = 1e-6
 _SHORTER, _SHORTEST = 0.25, 1e-12
 #: Step length away from a saddle point, in units of a parameter's own width.
 _KICK = 0.2
@@ -57,6 +64,8 @@ class Status(IntEnum):
     ITERATION_LIMIT = 1
     STALLED = 2
     IMPOSSIBLE_START = 3
+    NOT_DETERMINED = 4
+    NOT_PROVEN_LOWEST = 5
 
     @property
     def message(self) -> str:
@@ -76,11 +85,32 @@ _MESSAGES = {
         "not positive definite there, or the likelihood has a kink (codes 0, 1 and 2). Fix "
         "parameters that the data do not constrain, or use code4 and code4p."
     ),
+    Status.NOT_DETERMINED: (
+        "the likelihood is at its minimum, but does not depend on a combination of parameters (see "
+        "undetermined): their values are those nearest to the start. Fix one of them, or take one "
+        "out of the model."
+    ),
+    Status.NOT_PROVEN_LOWEST: (
+        "a minimum, but the searches from other starts did not settle that none is lower. Start "
+        "from elsewhere (init=...), bound parameters more tightly, or look at a scan."
+    ),
     Status.IMPOSSIBLE_START: (
         "the likelihood is zero or undefined at the starting point: a bin with events expects "
         "none. Give another init=..."
     ),
 }
+
+
+def is_minimum(status: Array) -> Array:
+    """Whether a fit ended at a minimum, though perhaps not at the only or the lowest one."""
+    found = status == int(Status.CONVERGED)
+    found |= status == int(Status.NOT_DETERMINED)
+    return found | (status == int(Status.NOT_PROVEN_LOWEST))
+
+
+def is_settled(status: Array) -> Array:
+    """Whether the height of the minimum is known, if not every parameter there."""
+    return (status == int(Status.CONVERGED)) | (status == int(Status.NOT_DETERMINED))
 
 
 class Problem(NamedTuple):
@@ -134,11 +164,13 @@ class SearchState(NamedTuple):
     trial: Array  # where to evaluate next
     at: Evaluation  # the last evaluation without its Hessian, whose copy would cost 5 %
     own: Array  # the diagonal of its Hessian
-    back: Array  # the trial is `theta` again, because the last trial failed
+    back: Array  # the trial is `theta` again, because the last trial or its matrix failed
+    singular: Array  # the matrix at `theta` was
+    flat: Array  # 1 while steps stay damped, 2 when the undamped Hessian decides
     length: Array  # of the step, at most 1
     damping: Array
     exactness: Array  # 1: the exact Hessian, 0: its positive part
-    edm: Array
+    edm: Array  # at the last point whose matrix was not singular
     iterations: Array
     done: Array
 
@@ -178,6 +210,8 @@ def begin_search(
         at=nothing_like(xp, partial(evaluate, curvature=False), model, problem.data, start),
         own=xp.zeros_like(start),
         back=xp.zeros((), bool),
+        singular=xp.zeros((), bool),
+        flat=xp.zeros((), xp.int32),
         length=xp.ones(()),
         damping=xp.zeros(()),
         exactness=xp.zeros(()),
@@ -230,31 +264,38 @@ def search_step(
     free = _free_parameters(problem, state.trial, at.gradient, own, xp)
     hessian = assemble(at.curvature, exactness, xp)
     move, edm = newton_step(hessian, at.gradient, free, damping, xp)
-    kick = _away_from_saddle(hessian, at.gradient, free, xp)
-    move = xp.where(xp.isnan(edm), kick, length * move)
+    singular = accepted & xp.isnan(edm)
+    kick, is_saddle = _away_from_saddle(hessian, at.gradient, free, xp)
+    move = xp.where(singular, kick, length * move)
 
     at_rest = forward & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
-    exact = (damping == 0) & (exactness == 1) & (edm >= 0)
-    arrived = accepted & exact & ((edm < EDM_GOAL) | at_rest)
+    resting = accepted & (exactness == 1) & (edm >= 0) & ((edm < EDM_GOAL) | at_rest)
+    arrived = resting & (damping == 0)
+    undecided = resting & (damping > 0) & (damping <= _FLAT_DAMPING)
+    is_flat = singular & (state.flat == 2)
     # Before the first accepted step there is nowhere to go back to.
     hopeless = (damping > _DAMPING_LIMIT) | (length < _SHORTEST)
     lost = xp.where(state.back, hopeless, ~accepted & xp.isinf(state.nll))
-    trial = xp.where(accepted, _bounded(problem, state.trial + move, xp), state.theta)
-    # The last step is below the rounding of the likelihood, but matters for derivatives.
-    theta = xp.where(arrived, trial, xp.where(accepted, state.trial, state.theta))
+    stays = undecided | (singular & ~is_saddle)
+    here = xp.where(accepted, state.trial, state.theta)
+    goes = accepted & ~stays
+    trial = xp.where(goes, _bounded(problem, state.trial + move, xp), here)
     return SearchState(
-        theta=theta,
+        # The last step is below the rounding of the likelihood, but matters for derivatives.
+        theta=xp.where(arrived, trial, here),
         nll=xp.where(accepted, at.nll, state.nll),
         trial=trial,
         at=at._replace(curvature=None),
         own=own,
-        back=~accepted,
+        back=~goes,
+        singular=xp.where(accepted, singular, state.singular),
+        flat=xp.where(undecided, 2, xp.where(singular, xp.maximum(state.flat, 1), state.flat)),
         length=length,
         damping=damping,
         exactness=exactness,
-        edm=xp.where(accepted, edm, state.edm),
+        edm=xp.where(accepted & ~singular, edm, state.edm),
         iterations=state.iterations + 1,
-        done=arrived | lost,
+        done=arrived | is_flat | lost,
     )
 
 
@@ -265,31 +306,34 @@ def _next_attempt(
 
     forward: the last step was accepted and was not a step back.
     """
-    # A NaN step means a singular matrix: damp. Any other failed step was too long.
-    singular = xp.isnan(state.edm)
+    # A singular matrix: damp. Any other failed step was too long.
+    singular = state.singular
     raised = xp.maximum(100 * state.damping, _DAMPING_START)
-    damping = xp.where(accepted, state.damping, xp.where(singular, raised, state.damping))
-    damping = xp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
-    damping = xp.where(forward, 0.01 * damping, damping)
+    lowered = xp.where(state.flat == 1, xp.maximum(0.01 * state.damping, _DAMPING_START), 0.0)
+    damping = xp.where(accepted & singular, raised, state.damping)
+    damping = xp.where(forward, lowered, damping)
+    damping = xp.where(state.flat == 2, 0.0, damping)
     shorter = xp.where(singular, state.length, _SHORTER * state.length)
     kept_length = xp.where(accepted, state.length, shorter)
     length = xp.where(forward, xp.minimum(1.0, 2 * state.length), kept_length)
     # The exact Hessian near the minimum, and where its positive part overshot; once exact,
-    # always exact, unless it is not positive definite.
+    # always exact, unless it is not positive definite far from a minimum.
     wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
-    exact = xp.where(forward, wanted, state.exactness == 1) & ~singular
-    return length, damping, xp.where(exact, 1.0, 0.0)
+    kept = (state.exactness == 1) & (~singular | (state.edm < _EDM_AT_REST))
+    return length, damping, xp.where(xp.where(forward, wanted, kept), 1.0, 0.0)
 
 
 def _outcome(end: SearchState, xp: Numpy) -> Array:
     """The status of a stopped search."""
-    exact = (end.damping == 0) & (end.exactness == 1)
-    converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
+    small = (end.exactness == 1) & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
+    converged = small & (end.damping == 0) & ~end.singular
     failure = xp.where(
         end.done,
         xp.where(xp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
         int(Status.ITERATION_LIMIT),
     )
+    flat = small & end.singular & (end.flat == 2)
+    failure = xp.where(flat, int(Status.NOT_DETERMINED), failure)
     return xp.where(converged, int(Status.CONVERGED), failure).astype(xp.int32)
 
 
@@ -303,13 +347,14 @@ def _free_parameters(
     return xp.where(held, 0.0, 1.0)
 
 
-def _away_from_saddle(hessian: Blocks, gradient: Array, free: Array, xp: Numpy) -> Array:
-    """A step along the parameter with the most negative curvature; NaN if there is none."""
+def _away_from_saddle(
+    hessian: Blocks, gradient: Array, free: Array, xp: Numpy
+) -> tuple[Array, Array]:
+    """A step along the parameter with the most negative curvature, and whether there is one."""
     n = hessian.dense.shape[0]
     own = xp.where(free[:n] > 0, xp.diagonal(hessian.dense), 0.0)
     # Not argmin: in a 32-bit program JAX cannot lower it for 64-bit numbers.
     lowest = xp.min(own)
     down = xp.where(gradient[:n] > 0, -_KICK, _KICK)
     kick = xp.where(own == lowest, down, 0.0)
-    kick = xp.where(lowest < 0, kick, xp.nan)
-    return xp.concatenate([kick, xp.zeros_like(gradient[n:])])
+    return xp.concatenate([kick, xp.zeros_like(gradient[n:])]), lowest < 0

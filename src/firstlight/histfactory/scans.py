@@ -12,11 +12,15 @@ from firstlight.histfactory.array_types import DataSet, Number
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
+from firstlight.histfactory.hypotheses import DISAGREEMENT
 from firstlight.histfactory.internal_order import data_of, poi_position, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model
-from firstlight.histfactory.newton import Problem
+from firstlight.histfactory.newton import Problem, is_settled
 from firstlight.histfactory.precision import in_float64
+
+#: How often impacts are computed again about a lower best fit.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +86,33 @@ class ScanFits:
         return nll, status, np.array([int(f.branches) for f in found])
 
     def result(self, nll: Floats, status: Floats, branches: Floats) -> Scan:
-        """The scan, from what `fit` returned for all points."""
+        """The scan, from what `fit` returned for all points.
+
+        The best fit is made again where a point is lower: its minimum is open to the best fit.
+        """
+        best, lowest = self.best, int(np.argmin(np.where(is_settled(status), nll, np.inf)))
+        if nll[lowest] < best.nll - DISAGREEMENT:
+            held = {**self.fixed, self.parameter: float(self.values[lowest])}
+            best = refitted(
+                self.model, best, fit(self.model, self.data, held), self.data, self.fixed
+            )
         return Scan(
             parameter=self.parameter,
             values=self.values,
             nll=nll,
-            twice_delta_nll=2 * (nll - self.best.nll),
+            twice_delta_nll=2 * (nll - best.nll),
             status_code=status,
             branches=branches,
-            best=self.best,
+            best=best,
         )
+
+
+def refitted(
+    model: Model, best: FitResult, lower: FitResult, data: DataSet, fixed: Fixed
+) -> FitResult:
+    """The best fit, made again from a fit with a parameter held that is lower."""
+    again = fit(model, data, fixed, init=np.clip(lower.values, model.lower, model.upper))
+    return again if again.nll < best.nll else best
 
 
 @in_float64
@@ -171,6 +192,25 @@ def impacts(
     """
     fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
+    for _ in range(_ATTEMPTS):
+        found, lower = _impacts_about(best, model, data, fixed, parameters, progress, devices)
+        if lower is None:
+            break
+        # A fit with a parameter held is lower than the best fit, which was in another minimum.
+        best = fit(model, data, fixed, init=np.clip(lower, model.lower, model.upper))
+    return found
+
+
+def _impacts_about(
+    best: FitResult,
+    model: Model,
+    data: DataSet,
+    fixed: dict[str, bool | Number],
+    parameters: Sequence[str] | None,
+    progress: Progress | None,
+    devices: Devices,
+) -> tuple[Impacts, Floats | None]:
+    """The impacts about a best fit, and the parameters of a lower fit if there is one."""
     sigma = np.array(list(best.uncertainties.values()))
     names = [n for n in (parameters or model.parameter_names) if n != model.poi]
     indices = [i for i in (model.index(n) for n in names) if best.is_free[i] > 0 and sigma[i] > 0]
@@ -187,12 +227,17 @@ def impacts(
         for i, side in zip(*np.nonzero(known.T), strict=True)
     ]
     found = engine.fits(problems, progress)
+    constants = engine.constants(base.data)
     moved = np.full(shifts.T.shape, np.nan)
     moved[known.T] = [float(f.theta[poi_position(model)]) for f in found]
     post_up, post_down, pre_up, pre_down = moved.T - best.values[model.poi_index]
     order = np.argsort(-np.maximum(np.abs(post_up), np.abs(post_down)), kind="stable")
     chosen = np.array(indices, int)[order]
-    return Impacts(
+    below = [
+        f for f in found if is_settled(f.status) and f.nll + constants < best.nll - DISAGREEMENT
+    ]
+    lowest = min(below, key=lambda f: float(f.nll), default=None)
+    impacts = Impacts(
         poi=model.parameter_names[model.poi_index],
         best=best,
         names=tuple(model.parameter_names[i] for i in chosen),
@@ -204,9 +249,10 @@ def impacts(
         post_down=post_down[order],
         pre_up=pre_up[order],
         pre_down=pre_down[order],
-        not_converged=sum(int(f.status) != 0 for f in found),
+        not_converged=sum(not is_settled(f.status) for f in found),
         branches=max([best.branches, *(int(f.branches) for f in found)]),
     )
+    return impacts, None if lowest is None else to_public(model, lowest.theta)
 
 
 def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, Floats]:
@@ -235,7 +281,7 @@ def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | Non
     Interpolates √2ΔNLL, with the sign of the side, linearly between points: exact for a parabola.
     """
     best = float(scan.best.parameters[scan.parameter])
-    good = (scan.status_code == 0) & np.isfinite(scan.twice_delta_nll)
+    good = is_settled(scan.status_code) & np.isfinite(scan.twice_delta_nll)
     values = scan.values[good]
     order = np.argsort(values)
     values = values[order]
