@@ -73,4 +73,4 @@ _HOME = {
     "failures": ("FitError",),
     "session": ("Session", "create_profiled_session", "create_session", "from_pyhf"),
 }
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
