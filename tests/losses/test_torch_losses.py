@@ -25,6 +25,7 @@ import torch
 from firstlight import histfactory as hf
 from firstlight import losses
 from firstlight import torch as ft
+from firstlight.forks import ForkError
 from firstlight.histfactory import programs
 from firstlight.histfactory.programs import Patience, compiler_options
 from firstlight.losses import LossError
@@ -1001,6 +1002,7 @@ _FIRST_STEP = """
 import json, sys
 import torch
 from firstlight import torch as ft
+from firstlight.forks import ForkError
 
 loss = ft.SignificanceLoss(sys.argv[1])
 signal = torch.tensor([6.0, 9.0, 4.0], dtype=torch.float64, requires_grad=True)
@@ -1030,3 +1032,37 @@ def test_the_first_step_imports_neither_jax_nor_torch_compile_which_does_not_tra
     assert_same(-value, -np.array(gradient), (math.sqrt(q0), slopes / (2 * math.sqrt(q0))))
     assert again == pytest.approx(1 + value, rel=1e-12)
     assert sorted(graphs) == ["add", "mul"]
+
+
+# --- forked processes -----------------------------------------------------------------------------
+
+
+class Losses(torch.utils.data.Dataset[float]):
+    def __init__(self, session: ft.Session) -> None:
+        self.session = session
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> float:
+        return scalar(ft.profiled_q0_loss(tensor(SIGNAL), self.session))
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # by JAX
+@pytest.mark.parametrize("backend", ["NumPy", "compiled"])
+def test_a_loss_in_a_forked_worker_of_a_dataloader_answers_in_numpy_or_raises(
+    model: hf.Model, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    jnp.zeros(1).block_until_ready()  # XLA's threads exist
+    use("NumPy", monkeypatch)
+    if backend == "compiled":
+        programs.compile_at_once(model.about)
+    loader = torch.utils.data.DataLoader(
+        Losses(ft.create_session(model)), num_workers=1, timeout=60, multiprocessing_context="fork"
+    )
+    if backend == "compiled":
+        with pytest.raises(ForkError, match="spawn"):
+            list(loader)
+    else:
+        (found,) = list(loader)
+        assert found.item() == scalar(ft.profiled_q0_loss(tensor(SIGNAL), ft.create_session(model)))

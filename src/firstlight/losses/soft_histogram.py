@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.forks import require_threads
 from firstlight.histfactory.array_types import Array, ArrayLike, Number
 from firstlight.histfactory.precision import in_float64, is_traced
 from firstlight.losses.binning import (
@@ -45,6 +46,7 @@ def soft_histogram(
     axis_name: of the mesh axis over which events are divided, inside `jax.shard_map`: the histogram
         is then that of all events, the same on every device.
     """
+    require_threads()
     checked_choice("kind", kind, KINDS)
     checked_choice("overflow", overflow, OVERFLOW)
     scores = _as_array(scores, "scores")
