@@ -30,6 +30,7 @@ from firstlight.histfactory import programs
 from firstlight.histfactory.programs import Patience, compiler_options
 from firstlight.losses import LossError
 from firstlight.torch import on_host
+from firstlight.torch.autograd import DerivativeError
 
 pytestmark = pytest.mark.slow
 
@@ -369,6 +370,75 @@ def test_nll_and_batches_pass_gradcheck(session: ft.Session, model: hf.Model) ->
     assert torch.autograd.gradcheck(
         lambda rows: torch.stack(ft.batch_profiled_q0_loss(rows, session)), (leaf(ROWS),)
     )
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp
+@pytest.mark.parametrize("name", ["q0", "zmu", "nll", "mapping", "batch"])
+def test_torch_func_gives_the_derivatives_of_backward(session: ft.Session, name: str) -> None:
+    function = {
+        "q0": lambda s: ft.profiled_q0_loss(s, session),
+        "zmu": lambda s: ft.profiled_zmu_loss(s, session, 2.5),
+        "nll": lambda s: ft.nll_loss(s, session),
+        "mapping": lambda s: ft.profiled_z0_loss({"signal": s, "other": s + 1.0}, session),
+        "batch": lambda s: ft.batch_profiled_q0_loss(torch.stack([s, s + 1]), session)[1],
+    }[name]
+    rows, along = tensor(ROWS), tensor([1.0, -0.5, 2.0])
+    values, wanted = [], []
+    for row in ROWS:
+        signal = leaf(row)
+        values.append(function(signal))
+        values[-1].backward()
+        wanted.append(signal.grad)
+    slopes, func = torch.stack(wanted), torch.func
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
+    for found, expected in (
+        (func.grad(function)(rows[0]), slopes[0]),
+        (func.vmap(function)(rows), torch.stack(values).detach()),
+        (func.vmap(func.grad(function))(rows), slopes),
+        (func.grad(lambda r: func.vmap(function)(r).sum())(rows), slopes),
+        (func.jvp(function, (rows[0],), (along,))[1], slopes[0] @ along),
+        (func.jacfwd(function)(rows[0]), slopes[0]),
+    ):
+        torch.testing.assert_close(found, expected, **close)
+    if name in ("nll", "batch"):
+        for way in (func.hessian, lambda f: func.jacrev(func.jacrev(f))):
+            with pytest.raises(DerivativeError, match="second derivatives"):
+                way(function)(rows[0])
+        return
+    curvature = torch.autograd.functional.hessian(function, rows[0])
+    for way in (func.hessian, lambda f: func.jacrev(func.jacrev(f))):
+        torch.testing.assert_close(way(function)(rows[0]), curvature, **close)
+    with pytest.raises(DerivativeError, match="first and second"):
+        func.grad(lambda s: func.hessian(function)(s).sum())(rows[0])
+
+
+def test_torch_func_differentiates_a_training_step_by_the_parameters_of_the_network(
+    asimov_loss: ft.SignificanceLoss,
+) -> None:
+    signal, background, network = toy()
+
+    def step(parameters: Any) -> Any:
+        def scores(events: Any) -> Any:
+            return torch.func.functional_call(network, parameters, (events,))
+
+        return asimov_loss(yields(scores, signal, background))
+
+    found = torch.func.grad(step)(dict(network.named_parameters()))
+    asimov_loss(yields(network, signal, background)).backward()
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_a_network_under_autocast_trains(asimov_loss: ft.SignificanceLoss) -> None:
+    signal, background, network = toy()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert network(signal).dtype == torch.bfloat16
+        loss = asimov_loss(yields(network, signal, background))
+    loss.backward()
+    assert loss.dtype == torch.float64
+    rounded = scalar(loss)
+    assert rounded == pytest.approx(scalar(asimov_loss(yields(network, signal, background))), 1e-2)
+    assert all(torch.all(torch.isfinite(p.grad)) for p in network.parameters())
 
 
 def test_second_derivatives_of_batches_and_of_the_nll_are_rejected(session: ft.Session) -> None:
