@@ -20,6 +20,7 @@ __all__ = ["Run", "__version__", "bench", "run"]
 _PACKAGES = (
     "cluster",
     "histfactory",
+    "interpret",
     "losses",
     "serve",
     "telemetry",

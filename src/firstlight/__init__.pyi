@@ -4,6 +4,7 @@ from typing import Any, TypeVar, overload
 
 from firstlight import cluster as cluster
 from firstlight import histfactory as histfactory
+from firstlight import interpret as interpret
 from firstlight import losses as losses
 from firstlight import serve as serve
 from firstlight import telemetry as telemetry

@@ -686,7 +686,11 @@ SHARED_NAMES = (
     *("SignificanceLoss", "SoftHistogram", "nll_loss", "create_session"),
     *("create_profiled_session", "profiled_q0_loss", "profiled_z0_loss", "profiled_qmu_loss"),
     *("profiled_zmu_loss", "batch_profiled_q0_loss", "batch_profiled_qmu_loss"),
-    *("signal_jacobian", "signal_jacobian_numpy", "as_tensor"),
+    *("signal_jacobian", "signal_jacobian_numpy", "as_tensor", "discovery_z0"),
+)
+SHARED_CLASSES = (
+    *("NextStatNLL", "NextStatQ0", "NextStatZ0", "ProfiledQ0Loss", "ProfiledQmuLoss"),
+    *("MetalProfiledQ0Loss", "MetalProfiledQmuLoss"),
 )
 
 
@@ -703,12 +707,16 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
         assert mine[: len(positional)] == positional
         assert set(required(their)) <= set(mine)
         # Arguments that only Firstlight has are optional keywords.
-        for _, default, kind in mine[len(positional) :]:
+        for _, default, kind in {*mine[len(positional) :]} - {*required(their)}:
             assert kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
             assert kind is inspect.Parameter.VAR_KEYWORD or default is not inspect.Parameter.empty
 
     for name in SHARED_NAMES:
         same(getattr(ft, name), getattr(theirs, name))
+    for name in SHARED_CLASSES:
+        same(getattr(ft, name).apply, getattr(theirs, name).apply)
+    public = {n for n, v in vars(theirs).items() if getattr(v, "__module__", "") == theirs.__name__}
+    assert {n for n in public if not n.startswith("_")} <= {*dir(ft)}
     for module in ("SignificanceLoss", "SoftHistogram"):
         public = {n for n in vars(getattr(theirs, module)) if not n.startswith("_")}
         assert public <= set(dir(getattr(ft, module)))
@@ -716,6 +724,63 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
     same(ft.SignificanceLoss.forward, theirs.SignificanceLoss.__call__)
     same(ft.SignificanceLoss.q0, theirs.SignificanceLoss.q0)
     same(ft.SignificanceLoss.z0, theirs.SignificanceLoss.z0)
+
+
+@pytest.mark.parametrize("yields", [[6.0, 9.0, 4.0], [3.0, 12.0, 1.0], [7.0, 1.0, 0.5]])
+def test_functions_of_nominal_yields_return_what_those_of_nextstat_do(
+    make: Any, yields: list[float]
+) -> None:
+    import nextstat
+    import nextstat.torch as theirs
+
+    stat = make.modifier("staterror", "stat", [3.0, 3.0, 2.0])
+    workspace = make.counting(SIGNAL, BACKGROUND, OBSERVED, make.normsys("xs", 0.9, 1.1), stat)
+    place = {"channel": "SR", "sample": "signal"}
+    model = nextstat.from_pyhf(json.dumps(workspace))
+    given = {"mle": nextstat.MaximumLikelihoodEstimator(), "model": model, **place}
+    own = {"mle": None, "model": ft.from_pyhf(workspace), **place}
+    for call in (
+        lambda module, x, about: module.discovery_z0(x, **about),
+        lambda module, x, about: module.NextStatZ0.apply(x, **about, eps=1e-3),
+        lambda module, x, about: module.NextStatQ0.apply(x, **about),
+    ):
+        at, there = leaf(yields), leaf(yields)
+        value, expected = call(ft, at, own), call(theirs, there, given)
+        value.backward()
+        expected.backward()
+        assert scalar(value) == pytest.approx(scalar(expected), rel=1e-6)
+        # NextStat's fits end 1e-4 before the minimum.
+        torch.testing.assert_close(at.grad, there.grad, rtol=1e-2, atol=1e-3)
+
+
+def test_classes_of_nextstat_call_the_functions_of_the_same_quantity(session: ft.Session) -> None:
+    parameters = tensor(session.parameter_init()) + 0.05
+    for found, expected in (
+        (ft.ProfiledQ0Loss.apply, ft.profiled_q0_loss),
+        (lambda *a: ft.ProfiledQmuLoss.apply(*a, 2.5), lambda *a: ft.profiled_qmu_loss(*a, 2.5)),
+        (
+            lambda *a: ft.NextStatNLL.apply(*a, params_tensor=parameters),
+            lambda *a: ft.nll_loss(*a, parameters),
+        ),
+    ):
+        slopes = []
+        for function in (found, expected):
+            session.reset()
+            signal = leaf(SIGNAL)
+            value = function(signal, session)
+            value.backward()
+            slopes.append(torch.cat([value.detach()[None], signal.grad]))
+        torch.testing.assert_close(*slopes, rtol=0.0, atol=0.0)
+
+
+def test_wrong_places_and_yields_of_discovery_z0_are_named(model: hf.Model) -> None:
+    about: dict[str, Any] = {"mle": None, "model": model, "channel": "SR"}
+    with pytest.raises(REFUSED, match="no sample 'zz'"):
+        ft.discovery_z0(tensor(SIGNAL), **about, sample="zz")
+    with pytest.raises(REFUSED, match="nominal is list"):
+        ft.discovery_z0(SIGNAL, **about, sample="signal")
+    with pytest.raises(REFUSED, match="shape"):
+        ft.discovery_z0(tensor(SIGNAL[:2]), **about, sample="signal")
 
 
 def test_a_model_of_nextstat_is_rejected_and_the_message_says_what_to_give(

@@ -12,7 +12,17 @@ import pytest
 
 import firstlight
 
-PACKAGES = ("cluster", "histfactory", "losses", "serve", "telemetry", "torch", "trace", "warmstart")
+PACKAGES = (
+    "cluster",
+    "histfactory",
+    "interpret",
+    "losses",
+    "serve",
+    "telemetry",
+    "torch",
+    "trace",
+    "warmstart",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

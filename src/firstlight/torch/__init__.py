@@ -33,6 +33,17 @@ if TYPE_CHECKING:
         signal_jacobian,
         signal_jacobian_numpy,
     )
+    from firstlight.torch.nextstat_names import (
+        MetalProfiledQ0Loss,
+        MetalProfiledQmuLoss,
+        NextStatNLL,
+        NextStatQ0,
+        NextStatZ0,
+        ProfiledQ0Loss,
+        ProfiledQmuLoss,
+        discovery_z0,
+        rank_impact,
+    )
     from firstlight.torch.session import (
         Session,
         create_profiled_session,
@@ -47,6 +58,13 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 __all__ = [
     "FitError",
+    "MetalProfiledQ0Loss",
+    "MetalProfiledQmuLoss",
+    "NextStatNLL",
+    "NextStatQ0",
+    "NextStatZ0",
+    "ProfiledQ0Loss",
+    "ProfiledQmuLoss",
     "Session",
     "SignificanceLoss",
     "SoftHistogram",
@@ -55,12 +73,14 @@ __all__ = [
     "batch_profiled_qmu_loss",
     "create_profiled_session",
     "create_session",
+    "discovery_z0",
     "from_pyhf",
     "nll_loss",
     "profiled_q0_loss",
     "profiled_qmu_loss",
     "profiled_z0_loss",
     "profiled_zmu_loss",
+    "rank_impact",
     "signal_jacobian",
     "signal_jacobian_numpy",
     "sum_over_ranks",
@@ -71,6 +91,17 @@ _HOME = {
     "bridge": ("as_tensor",),
     "soft_histogram": ("SoftHistogram", "sum_over_ranks"),
     "failures": ("FitError",),
+    "nextstat_names": (
+        "MetalProfiledQ0Loss",
+        "MetalProfiledQmuLoss",
+        "NextStatNLL",
+        "NextStatQ0",
+        "NextStatZ0",
+        "ProfiledQ0Loss",
+        "ProfiledQmuLoss",
+        "discovery_z0",
+        "rank_impact",
+    ),
     "session": ("Session", "create_profiled_session", "create_session", "from_pyhf"),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
