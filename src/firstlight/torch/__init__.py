@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from firstlight.torch.autograd import DerivativeError
     from firstlight.torch.bridge import as_tensor
     from firstlight.torch.failures import FitError
     from firstlight.torch.losses import (
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 __all__ = [
+    "DerivativeError",
     "FitError",
     "MetalProfiledQ0Loss",
     "MetalProfiledQmuLoss",
@@ -88,6 +90,7 @@ __all__ = [
 
 _HOME = {
     "losses": tuple(__all__),  # but for these:
+    "autograd": ("DerivativeError",),
     "bridge": ("as_tensor",),
     "soft_histogram": ("SoftHistogram", "sum_over_ranks"),
     "failures": ("FitError",),
