@@ -26,7 +26,10 @@ class DerivativeError(FirstlightError, NotImplementedError):
 
 
 def applied(function: type[torch.autograd.Function], *arguments: object) -> Any:
-    """`function.apply(*arguments)`, which binds them to a signature: three times as long."""
+    """`function.apply(*arguments)`, outside of transformations without binding a signature.
+
+    Binding takes longer than a small likelihood.
+    """
     if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
         return function.apply(*arguments)
     return super(torch.autograd.Function, function).apply(*arguments)
