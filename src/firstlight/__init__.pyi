@@ -2,8 +2,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
+from firstlight import cluster as cluster
+from firstlight import histfactory as histfactory
+from firstlight import interpret as interpret
+from firstlight import losses as losses
 from firstlight import serve as serve
 from firstlight import telemetry as telemetry
+from firstlight import torch as torch
+from firstlight import trace as trace
 from firstlight import warmstart as warmstart
 from firstlight.runs import Run as Run
 from firstlight.runs import run as run

@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 
-def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
-    """The `__getattr__` of `package`; home: {module of the package: public names in it}."""
+def lazy_names(
+    package: str, home: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of `package`, which lists its `__all__` and nothing else.
+
+    home: {module of the package: public names in it}.
+    """
     module_of = {name: module for module, names in home.items() for name in names}
 
     def load(name: str) -> object:
@@ -23,4 +28,9 @@ def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[s
         setattr(sys.modules[package], name, value)
         return value
 
-    return load
+    def public() -> list[str]:
+        import sys
+
+        return list(sys.modules[package].__all__)
+
+    return load, public

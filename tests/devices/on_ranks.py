@@ -75,10 +75,10 @@ def compared(rank: int, case: str, group: Any) -> dict[str, float]:
     return found
 
 
-def refused(group: Any) -> bool:
-    """Whether all ranks notice that nobody has a score within the edges."""
+def refused(group: Any, score: float, overflow: str = "drop") -> bool:
+    """Whether this rank refuses what cannot be used."""
     try:
-        SoftHistogram(EDGES, group=group)(torch.full((3,), 5.0))
+        SoftHistogram(EDGES, group=group, overflow=overflow)(torch.full((3,), score))
     except LossError:
         return True
     return False
@@ -91,10 +91,15 @@ def main() -> None:
     found = {case: compared(rank, case, dist.group.WORLD) for case in EVENTS if case != ALONE}
     if rank == 0:
         found[ALONE] = compared(rank, ALONE, alone)
-    agreed = torch.tensor(float(refused(dist.group.WORLD)))
+    broken = float("nan") if rank else 0.5  # on one rank only
+    refusals = [
+        refused(dist.group.WORLD, 5.0),
+        *(refused(dist.group.WORLD, broken, overflow) for overflow in ("drop", "clip", "leak")),
+    ]
+    agreed = torch.tensor(refusals).double()
     dist.all_reduce(agreed)
     if rank == 0:
-        print(json.dumps({**found, "refused by": int(agreed)}))
+        print(json.dumps({**found, "refused by": agreed.tolist()}))
     gc.collect()  # as in examples/train_on_ranks.py
     dist.destroy_process_group()
 

@@ -6,6 +6,7 @@ The derivatives with respect to a model match 50 digits in `test_derivatives`.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -200,3 +201,49 @@ def test_derivatives_of_the_likelihood_with_respect_to_parameters_are_its_gradie
     expected = hf.gradient(model, {"mu": 1.2, "lumi": 0.99})
     for name, slope in by_name.items():
         assert slope == pytest.approx(expected[model.index(name)], rel=1e-12)
+
+
+# --- how a gradient looks -------------------------------------------------------------------------
+
+KINDS_OF_MODELS = {
+    "all kinds of modifiers": lambda make: synthetic.preset("complex-8p"),
+    "a signal alone": lambda make: make.counting([5.0], [50.0], [53.0]),
+    "a width of each parameter": lambda make: make.counting(
+        [5.0, 2.0],
+        [50.0, 40.0],
+        [53.0, 44.0],
+        make.modifier("shapesys", "mc", [3.0, 2.0]),
+        make.normsys("xs", 0.9, 1.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KINDS_OF_MODELS)
+@pytest.mark.parametrize("number", ["z0", "without an excess", "nll"])
+def test_a_gradient_says_that_it_is_one_and_a_model_that_it_is_one(
+    make: Any, case: str, number: str
+) -> None:
+    model = hf.load(KINDS_OF_MODELS[case](make))
+    functions = {
+        "z0": lambda m: hf.discovery(m).z0,
+        "without an excess": lambda m: hf.discovery(m, 0.5 * model.observed).z0,
+        "nll": hf.nll,
+    }
+    with jax.enable_x64(True):
+        gradient = jax.grad(functions[number])(model)
+        stepped = jax.tree.map(lambda a, g: a - 1e-6 * g, model, gradient)
+    assert repr(gradient).startswith("ModelGradient(")
+    assert str(model).startswith("Model(") and repr(stepped) == repr(model)
+    # What it says can be typed.
+    (example,) = re.findall(r'template\("(.+)", "(.+)"\)', repr(gradient))
+    assert example[1] == "signal"
+    assert gradient.template(*example).shape == model.template(*example).shape
+
+
+@pytest.mark.parametrize("leaf", [None, "words", (3,), jax.ShapeDtypeStruct((3,), np.float64)])
+def test_a_tree_of_anything_has_a_repr(leaf: Any) -> None:
+    model = load()
+    assert repr(jax.tree.map(lambda _: leaf, model)).startswith("Model")
+    shown = []
+    jax.eval_shape(lambda m: shown.append(repr(m)), model)
+    assert shown == [repr(model)]

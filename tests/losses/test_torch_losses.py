@@ -25,6 +25,7 @@ import torch
 from firstlight import histfactory as hf
 from firstlight import losses
 from firstlight import torch as ft
+from firstlight.forks import ForkError
 from firstlight.histfactory import programs
 from firstlight.histfactory.programs import Patience, compiler_options
 from firstlight.losses import LossError
@@ -370,6 +371,78 @@ def test_nll_and_batches_pass_gradcheck(session: ft.Session, model: hf.Model) ->
     )
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp
+@pytest.mark.parametrize("name", ["q0", "nll", "mapping", "batch"])
+def test_torch_func_gives_the_derivatives_of_backward(
+    kept_session: ft.Session, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    use("NumPy", monkeypatch)
+    session = kept_session
+    function = {
+        "q0": lambda s: ft.profiled_q0_loss(s, session),
+        "nll": lambda s: ft.nll_loss(s, session),
+        "mapping": lambda s: ft.profiled_z0_loss({"signal": s, "other": s + 1.0}, session),
+        "batch": lambda s: ft.batch_profiled_q0_loss(torch.stack([s, s + 1]), session)[1],
+    }[name]
+    rows, along = tensor(ROWS), tensor([1.0, -0.5, 2.0])
+    values, wanted = [], []
+    for row in ROWS:
+        signal = leaf(row)
+        values.append(function(signal))
+        values[-1].backward()
+        wanted.append(signal.grad)
+    slopes, func = torch.stack(wanted), torch.func
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
+    for found, expected in (
+        (func.grad(function)(rows[0]), slopes[0]),
+        (func.vmap(function)(rows), torch.stack(values).detach()),
+        (func.vmap(func.grad(function))(rows), slopes),
+        (func.grad(lambda r: func.vmap(function)(r).sum())(rows), slopes),
+        (func.jvp(function, (rows[0],), (along,))[1], slopes[0] @ along),
+        (func.jacfwd(function)(rows[0]), slopes[0]),
+    ):
+        torch.testing.assert_close(found, expected, **close)
+    if name in ("nll", "batch"):
+        for way in (func.hessian, lambda f: func.jacrev(func.jacrev(f))):
+            with pytest.raises(ft.DerivativeError, match="second derivatives"):
+                way(function)(rows[0])
+        return
+    curvature = torch.autograd.functional.hessian(function, rows[0])
+    for way in (func.hessian, lambda f: func.jacrev(func.jacrev(f))):
+        torch.testing.assert_close(way(function)(rows[0]), curvature, **close)
+    with pytest.raises(ft.DerivativeError, match="first and second"):
+        func.grad(lambda s: func.hessian(function)(s).sum())(rows[0])
+
+
+def test_torch_func_differentiates_a_training_step_by_the_parameters_of_the_network(
+    asimov_loss: ft.SignificanceLoss,
+) -> None:
+    signal, background, network = toy()
+
+    def step(parameters: Any) -> Any:
+        def scores(events: Any) -> Any:
+            return torch.func.functional_call(network, parameters, (events,))
+
+        return asimov_loss(yields(scores, signal, background))
+
+    found = torch.func.grad(step)(dict(network.named_parameters()))
+    asimov_loss(yields(network, signal, background)).backward()
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_a_network_under_autocast_trains(asimov_loss: ft.SignificanceLoss) -> None:
+    signal, background, network = toy()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert network(signal).dtype == torch.bfloat16
+        loss = asimov_loss(yields(network, signal, background))
+    loss.backward()
+    assert loss.dtype == torch.float64
+    rounded = scalar(loss)
+    assert rounded == pytest.approx(scalar(asimov_loss(yields(network, signal, background))), 1e-2)
+    assert all(torch.all(torch.isfinite(p.grad)) for p in network.parameters())
+
+
 def test_second_derivatives_of_batches_and_of_the_nll_are_rejected(session: ft.Session) -> None:
     signal = leaf(SIGNAL)
     (slope,) = torch.autograd.grad(ft.nll_loss(signal, session), signal, create_graph=True)
@@ -615,7 +688,11 @@ SHARED_NAMES = (
     *("SignificanceLoss", "SoftHistogram", "nll_loss", "create_session"),
     *("create_profiled_session", "profiled_q0_loss", "profiled_z0_loss", "profiled_qmu_loss"),
     *("profiled_zmu_loss", "batch_profiled_q0_loss", "batch_profiled_qmu_loss"),
-    *("signal_jacobian", "signal_jacobian_numpy", "as_tensor"),
+    *("signal_jacobian", "signal_jacobian_numpy", "as_tensor", "discovery_z0"),
+)
+SHARED_CLASSES = (
+    *("NextStatNLL", "NextStatQ0", "NextStatZ0", "ProfiledQ0Loss", "ProfiledQmuLoss"),
+    *("MetalProfiledQ0Loss", "MetalProfiledQmuLoss"),
 )
 
 
@@ -632,12 +709,16 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
         assert mine[: len(positional)] == positional
         assert set(required(their)) <= set(mine)
         # Arguments that only Firstlight has are optional keywords.
-        for _, default, kind in mine[len(positional) :]:
+        for _, default, kind in {*mine[len(positional) :]} - {*required(their)}:
             assert kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
             assert kind is inspect.Parameter.VAR_KEYWORD or default is not inspect.Parameter.empty
 
     for name in SHARED_NAMES:
         same(getattr(ft, name), getattr(theirs, name))
+    for name in SHARED_CLASSES:
+        same(getattr(ft, name).apply, getattr(theirs, name).apply)
+    public = {n for n, v in vars(theirs).items() if getattr(v, "__module__", "") == theirs.__name__}
+    assert {n for n in public if not n.startswith("_")} <= {*dir(ft)}
     for module in ("SignificanceLoss", "SoftHistogram"):
         public = {n for n in vars(getattr(theirs, module)) if not n.startswith("_")}
         assert public <= set(dir(getattr(ft, module)))
@@ -645,6 +726,67 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
     same(ft.SignificanceLoss.forward, theirs.SignificanceLoss.__call__)
     same(ft.SignificanceLoss.q0, theirs.SignificanceLoss.q0)
     same(ft.SignificanceLoss.z0, theirs.SignificanceLoss.z0)
+
+
+@pytest.mark.parametrize("yields", [[6.0, 9.0, 4.0], [3.0, 12.0, 1.0], [7.0, 1.0, 0.5]])
+def test_functions_of_nominal_yields_return_what_those_of_nextstat_do(
+    make: Any, yields: list[float]
+) -> None:
+    import nextstat
+    import nextstat.torch as theirs
+
+    stat = make.modifier("staterror", "stat", [3.0, 3.0, 2.0])
+    workspace = make.counting(SIGNAL, BACKGROUND, OBSERVED, make.normsys("xs", 0.9, 1.1), stat)
+    place = {"channel": "SR", "sample": "signal"}
+    model = nextstat.from_pyhf(json.dumps(workspace))
+    given = {"mle": nextstat.MaximumLikelihoodEstimator(), "model": model, **place}
+    own = {"mle": None, "model": ft.from_pyhf(workspace), **place}
+    for call in (
+        lambda module, x, about: module.discovery_z0(x, **about),
+        lambda module, x, about: module.NextStatZ0.apply(x, **about, eps=1e-3),
+        lambda module, x, about: module.NextStatQ0.apply(x, **about),
+    ):
+        at, there = leaf(yields), leaf(yields)
+        value, expected = call(ft, at, own), call(theirs, there, given)
+        value.backward()
+        expected.backward()
+        assert scalar(value) == pytest.approx(scalar(expected), rel=1e-6)
+        # NextStat's fits end 1e-4 before the minimum.
+        torch.testing.assert_close(at.grad, there.grad, rtol=1e-2, atol=1e-3)
+
+
+def test_classes_of_nextstat_call_the_functions_of_the_same_quantity(
+    kept_session: ft.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("NumPy", monkeypatch)
+    session = kept_session
+    parameters = tensor(session.parameter_init()) + 0.05
+    for found, expected in (
+        (ft.ProfiledQ0Loss.apply, ft.profiled_q0_loss),
+        (lambda *a: ft.ProfiledQmuLoss.apply(*a, 2.5), lambda *a: ft.profiled_qmu_loss(*a, 2.5)),
+        (
+            lambda *a: ft.NextStatNLL.apply(*a, params_tensor=parameters),
+            lambda *a: ft.nll_loss(*a, parameters),
+        ),
+    ):
+        slopes = []
+        for function in (found, expected):
+            session.reset()
+            signal = leaf(SIGNAL)
+            value = function(signal, session)
+            value.backward()
+            slopes.append(torch.cat([value.detach()[None], signal.grad]))
+        torch.testing.assert_close(*slopes, rtol=0.0, atol=0.0)
+
+
+def test_wrong_places_and_yields_of_discovery_z0_are_named(model: hf.Model) -> None:
+    about: dict[str, Any] = {"mle": None, "model": model, "channel": "SR"}
+    with pytest.raises(REFUSED, match="no sample 'zz'"):
+        ft.discovery_z0(tensor(SIGNAL), **about, sample="zz")
+    with pytest.raises(REFUSED, match="nominal is list"):
+        ft.discovery_z0(SIGNAL, **about, sample="signal")
+    with pytest.raises(REFUSED, match="shape"):
+        ft.discovery_z0(tensor(SIGNAL[:2]), **about, sample="signal")
 
 
 def test_a_model_of_nextstat_is_rejected_and_the_message_says_what_to_give(
@@ -1001,6 +1143,7 @@ _FIRST_STEP = """
 import json, sys
 import torch
 from firstlight import torch as ft
+from firstlight.forks import ForkError
 
 loss = ft.SignificanceLoss(sys.argv[1])
 signal = torch.tensor([6.0, 9.0, 4.0], dtype=torch.float64, requires_grad=True)
@@ -1030,3 +1173,37 @@ def test_the_first_step_imports_neither_jax_nor_torch_compile_which_does_not_tra
     assert_same(-value, -np.array(gradient), (math.sqrt(q0), slopes / (2 * math.sqrt(q0))))
     assert again == pytest.approx(1 + value, rel=1e-12)
     assert sorted(graphs) == ["add", "mul"]
+
+
+# --- forked processes -----------------------------------------------------------------------------
+
+
+class Losses(torch.utils.data.Dataset[float]):
+    def __init__(self, session: ft.Session) -> None:
+        self.session = session
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> float:
+        return scalar(ft.profiled_q0_loss(tensor(SIGNAL), self.session))
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # by JAX
+@pytest.mark.parametrize("backend", ["NumPy", "compiled"])
+def test_a_loss_in_a_forked_worker_of_a_dataloader_answers_in_numpy_or_raises(
+    model: hf.Model, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    jnp.zeros(1).block_until_ready()  # XLA's threads exist
+    use("NumPy", monkeypatch)
+    if backend == "compiled":
+        programs.compile_at_once(model.about)
+    loader = torch.utils.data.DataLoader(
+        Losses(ft.create_session(model)), num_workers=1, timeout=60, multiprocessing_context="fork"
+    )
+    if backend == "compiled":
+        with pytest.raises(ForkError, match="spawn"):
+            list(loader)
+    else:
+        (found,) = list(loader)
+        assert found.item() == scalar(ft.profiled_q0_loss(tensor(SIGNAL), ft.create_session(model)))

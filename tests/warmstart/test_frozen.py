@@ -129,6 +129,35 @@ def test_a_fresh_process_runs_it_without_importing_jax_or_scipy(solver: Path) ->
     assert ended.stderr == ""
 
 
+FORKED = """
+import os, signal, sys
+import numpy as np
+from firstlight.forks import ForkError
+from firstlight.warmstart import load
+solve = load(sys.argv[1], with_jax=False)
+system = {"matrix": np.eye(3), "right": np.ones(3)}
+solve(system)
+pid = os.fork()
+if not pid:
+    signal.alarm(20)  # ends a child that hangs
+    try:
+        solve(system)
+    except ForkError:
+        os._exit(7)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@without_jax
+def test_a_forked_process_raises_rather_than_wait_for_the_threads_of_its_parent(
+    solver: Path,
+) -> None:
+    code = f"import sys; sys.path[:] = {sys.path!r}\n{FORKED}"
+    command = [sys.executable, "-c", code, str(solver)]
+    assert subprocess.run(command, timeout=120, check=False).returncode == 7
+
+
 @pytest.mark.parametrize("with_jax", [True, pytest.param(False, marks=without_jax)])
 def test_nothing_is_traced_lowered_or_compiled(
     solver: Path, stages: list[str], with_jax: bool

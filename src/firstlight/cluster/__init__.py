@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HOME = {
     "errors": ("ClusterError",),
     "fits": ("FittedToys", "cls", "fitted_toys", "scan", "toy_cls", "toys"),
-    "limits": ("PatchLimit", "upper_limits"),
+    "patch_limits": ("PatchLimit", "upper_limits"),
 }
 
 __all__ = [
@@ -37,4 +37,4 @@ __all__ = [
     "upper_limits",
 ]
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

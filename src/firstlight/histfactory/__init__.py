@@ -84,4 +84,4 @@ __all__ = [
     "upper_limit",
 ]
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

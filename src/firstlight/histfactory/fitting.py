@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -145,7 +146,7 @@ class FitResult:
         """Correlations of the free parameters; zero for the others."""
         covariance = self.covariance
         xp: Numpy = jnp if is_traced(covariance) else np
-        with float64_scope():
+        with contextlib.nullcontext() if xp is np else float64_scope():
             sigma = xp.sqrt(_diagonal(covariance))
             scale = xp.where(sigma > 0, 1 / xp.where(sigma > 0, sigma, 1.0), 0.0)
             return covariance * scale[..., :, None] * scale[..., None, :]

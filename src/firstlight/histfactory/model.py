@@ -132,12 +132,44 @@ class Model:
         return Model, (Arrays(*values), self.about)
 
     def __repr__(self) -> str:
-        n = len(self.parameter_names)
-        return (
-            f"Model({self.about.source!r}, measurement={self.about.measurement!r}, "
-            f"{len(self.about.channels)} channels, {self.n_bins} bins, {n} parameters, "
-            f"poi={self.poi!r})"
+        about = (
+            f"{self.about.source!r}, measurement={self.about.measurement!r}, "
+            f"{len(self.about.channels)} channels, {self.n_bins} bins, "
+            f"{len(self.parameter_names)} parameters, poi={self.poi!r}"
         )
+        if not self._is_derivative:
+            return f"Model({about})"
+        channel, sample = self._signal
+        return f'ModelGradient({about}; derivatives: .template("{channel}", "{sample}"), ...)'
+
+    @property
+    def _is_derivative(self) -> bool:
+        """Whether derivatives are in the place of the numbers, as in `jax.grad(f)(model)`.
+
+        In a model, σ and τ of every parameter are above zero. A constraint has at most one of
+        them, so a derivative with respect to the other is zero.
+        """
+        if self._is_traced:
+            return False
+        try:
+            both = np.minimum(np.asarray(self.arrays.sigma), np.asarray(self.arrays.tau))
+            return not bool(np.all(both > 0))
+        except (RuntimeError, TypeError):  # deleted by a donation; or something else than numbers
+            return False
+
+    @property
+    def _signal(self) -> tuple[str, str]:
+        """Channel and sample of the first template that the POI scales, or of the first one."""
+        structure, sizes = self.about.structure, self.about.sizes
+        if self.poi is not None:
+            row = int(self._order[self.poi_index]) - sizes.alphas
+            for channel, sample, slot in self.about.slots:
+                if 0 <= row < sizes.factors and np.any(
+                    structure.factor_mask[row, slot, self.bins_of(channel)]
+                ):
+                    return channel, sample
+        channel, sample, _ = self.about.slots[0]
+        return channel, sample
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

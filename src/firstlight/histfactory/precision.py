@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from firstlight.forks import require_threads
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.lazy_jax import is_imported, jax
 from firstlight.histfactory.linear_results import Arguments, known_result
@@ -39,7 +40,12 @@ _Rest: TypeAlias = tuple[tuple[object] | None, ...]
 
 
 def float64_scope() -> AbstractContextManager[None]:
-    """A context in which JAX uses 64-bit types."""
+    """A context in which JAX computes with 64-bit types; a `ForkError` where it cannot compute."""
+    require_threads()
+    return _wide()
+
+
+def _wide() -> AbstractContextManager[None]:
     scope: AbstractContextManager[None] = jax.enable_x64(True)
     return scope
 
@@ -52,9 +58,10 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
         if not is_imported():
             return function(*args, **kwargs)
         wide = bool(jax.config.jax_enable_x64)
-        with contextlib.nullcontext() if wide else float64_scope():
+        with contextlib.nullcontext() if wide else _wide():
             if not is_traced(args, kwargs):
                 return function(*args, **kwargs)
+            require_threads()
             plain = [_canonical(a) for a in args], {k: _canonical(v) for k, v in kwargs.items()}
             leaves, structure = jax.tree.flatten(plain)
             rest = tuple(None if _is_array(leaf) else (_hashable(leaf),) for leaf in leaves)

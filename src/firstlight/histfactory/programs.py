@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from firstlight import forks
 from firstlight.histfactory.array_types import Numpy
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.devices import copied, divided, filled
@@ -55,7 +56,9 @@ class Patience:
         if kind in self._over or kind in _AT_ONCE:
             return True
         enough = self._spent.get(kind, 0.0) + calls * self._seconds(model)
-        return enough > self._compiling * PATIENCE and is_installed()
+        # A forked process that cannot compile goes on with NumPy.
+        pays = enough > self._compiling * PATIENCE and is_installed()
+        return pays and not forks.has_lost_threads()
 
     def _seconds(self, model: Prepared | Description) -> float:
         return self._evaluations * (_EVALUATION + _CELL * model.cells)
@@ -135,6 +138,7 @@ class Program:
 
 def compile_at_once(model: Prepared | Description) -> None:
     """Stop using NumPy for models of this kind."""
+    forks.require_threads()
     _AT_ONCE.add(model.kind)
 
 

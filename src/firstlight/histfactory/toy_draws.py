@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstlight.forks import require_threads
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, RandomKey
 from firstlight.histfactory.engine import Eager, cores
@@ -97,7 +98,8 @@ def entropy_of(key: RandomKey) -> Entropy:
         raise ModelError(f"key is {key!r}; it must be a non-negative integer or a JAX key.")
     import jax
 
-    bits = (
-        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    )
+    bits = key
+    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        require_threads()
+        bits = jax.random.key_data(key)
     return tuple(int(x) for x in np.asarray(bits).ravel())

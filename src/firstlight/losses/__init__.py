@@ -54,4 +54,4 @@ _HOME = {
     "soft_histogram": ("soft_histogram",),
     "state": ("State", "initial_state"),
 }
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

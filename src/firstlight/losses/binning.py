@@ -8,6 +8,9 @@ that a counted event loses no weight. `overflow` selects the events that count:
     "clip"   all events; those outside the edges count in the outermost bins
     "leak"   all events, but the outermost bins end at their edges: the part of a kernel outside
              them is lost, so that events leave the histogram smoothly
+
+A NaN score is an error under each of them: an event that vanished from a training would not be
+noticed. Where scores cannot be inspected, in a compiled program or on a GPU, all bins are NaN.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ def checked_choice(name: str, value: object, among: Sequence[str]) -> str:
 
 
 def checked_scores(scores: Shaped, weights: Shaped | None, may_be_empty: bool = False) -> None:
-    """Checks for one score per event and as many weights, in a precision that can be summed."""
+    """Checks for one score per event and as many weights, of any real type."""
     shape = tuple(scores.shape)
     if len(shape) != 1:
         raise LossError(
@@ -86,21 +89,15 @@ def checked_scores(scores: Shaped, weights: Shaped | None, may_be_empty: bool = 
         )
     if shape[0] == 0 and not may_be_empty:
         raise LossError("scores are empty: a histogram of no events has no gradient.")
-    _checked_precision("scores", scores)
+    _require_real("scores", scores)
     if weights is not None:
         if tuple(weights.shape) != shape:
             raise LossError(f"weights have shape {tuple(weights.shape)}, scores {shape}.")
-        _checked_precision("weights", weights)
+        _require_real("weights", weights)
 
 
-def _checked_precision(name: str, values: Shaped) -> None:
-    dtype = str(values.dtype).removeprefix("torch.")
-    if dtype in ("float16", "bfloat16"):
-        raise LossError(
-            f"{name} are {dtype}, which is too imprecise for sums over events. Convert them to "
-            "float32 or float64 before the histogram."
-        )
-    if dtype.startswith("complex"):
+def _require_real(name: str, values: Shaped) -> None:
+    if str(values.dtype).removeprefix("torch.").startswith("complex"):
         raise LossError(f"{name} are complex; they must be real.")
 
 
@@ -113,9 +110,17 @@ def open_ends(edges: object, overflow: str) -> tuple[bool, bool]:
     return bool(np.isinf(edges[0])), bool(np.isinf(edges[-1]))
 
 
-def no_score_inside(edges: NDArray[np.float64]) -> LossError:
+def no_score_inside(first: float, last: float) -> LossError:
     """The error for a histogram that would be empty."""
     return LossError(
-        f"scores: all lie outside the edges, {edges[0]:g} to {edges[-1]:g}, or are NaN. "
+        f"scores: all lie outside the edges, {first:g} to {last:g}. "
         'Widen the edges, or count them in the outermost bins with overflow="clip".'
+    )
+
+
+def nan_scores(which: str) -> LossError:
+    """The error for scores that are in no bin; which: how many, or where."""
+    return LossError(
+        f"scores: {which} are NaN, so the network or its input has failed. Lower the learning rate "
+        "or look for NaN in the input; to leave events out, remove them before the histogram."
     )

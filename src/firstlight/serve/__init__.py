@@ -27,4 +27,4 @@ _HOME = {
 
 __all__ = ["DeclarationError", "Input", "Model", "frozen", "model"]
 
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

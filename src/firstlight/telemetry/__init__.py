@@ -22,4 +22,8 @@ _HOME = {
 def __getattr__(name: str) -> "Any":
     from firstlight.lazy_names import lazy_names
 
-    return lazy_names(__name__, _HOME)(name)
+    return lazy_names(__name__, _HOME)[0](name)
+
+
+def __dir__() -> "list[str]":
+    return __all__

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from firstlight.torch.autograd import DerivativeError
     from firstlight.torch.bridge import as_tensor
     from firstlight.torch.failures import FitError
     from firstlight.torch.losses import (
@@ -33,6 +34,17 @@ if TYPE_CHECKING:
         signal_jacobian,
         signal_jacobian_numpy,
     )
+    from firstlight.torch.nextstat_names import (
+        MetalProfiledQ0Loss,
+        MetalProfiledQmuLoss,
+        NextStatNLL,
+        NextStatQ0,
+        NextStatZ0,
+        ProfiledQ0Loss,
+        ProfiledQmuLoss,
+        discovery_z0,
+        rank_impact,
+    )
     from firstlight.torch.session import (
         Session,
         create_profiled_session,
@@ -46,7 +58,15 @@ if TYPE_CHECKING:
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 __all__ = [
+    "DerivativeError",
     "FitError",
+    "MetalProfiledQ0Loss",
+    "MetalProfiledQmuLoss",
+    "NextStatNLL",
+    "NextStatQ0",
+    "NextStatZ0",
+    "ProfiledQ0Loss",
+    "ProfiledQmuLoss",
     "Session",
     "SignificanceLoss",
     "SoftHistogram",
@@ -55,12 +75,14 @@ __all__ = [
     "batch_profiled_qmu_loss",
     "create_profiled_session",
     "create_session",
+    "discovery_z0",
     "from_pyhf",
     "nll_loss",
     "profiled_q0_loss",
     "profiled_qmu_loss",
     "profiled_z0_loss",
     "profiled_zmu_loss",
+    "rank_impact",
     "signal_jacobian",
     "signal_jacobian_numpy",
     "sum_over_ranks",
@@ -68,9 +90,21 @@ __all__ = [
 
 _HOME = {
     "losses": tuple(__all__),  # but for these:
+    "autograd": ("DerivativeError",),
     "bridge": ("as_tensor",),
     "soft_histogram": ("SoftHistogram", "sum_over_ranks"),
     "failures": ("FitError",),
+    "nextstat_names": (
+        "MetalProfiledQ0Loss",
+        "MetalProfiledQmuLoss",
+        "NextStatNLL",
+        "NextStatQ0",
+        "NextStatZ0",
+        "ProfiledQ0Loss",
+        "ProfiledQmuLoss",
+        "discovery_z0",
+        "rank_impact",
+    ),
     "session": ("Session", "create_profiled_session", "create_session", "from_pyhf"),
 }
-__getattr__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -95,5 +95,6 @@ def _can_be_recorded(tensors: Tensors) -> bool:
     return (
         all(t is None or (t.is_cuda and type(t) in plain) for t in tensors)
         and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
         and not torch.cuda.is_current_stream_capturing()  # the user is recording a graph
     )

@@ -6,8 +6,9 @@ A histogram and its derivatives take a few operations that never make the host w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,11 @@ from firstlight.losses.binning import (
     checked_choice,
     checked_edges,
     checked_scores,
+    nan_scores,
     no_score_inside,
     open_ends,
 )
+from firstlight.torch.autograd import Gradients, applied, row_by_row
 from firstlight.torch.replays import Replays, Results
 
 Slopes = tuple[torch.Tensor, torch.Tensor | None]
@@ -41,8 +44,26 @@ class Kernel:
     mode: str
     open: tuple[bool, bool]  # whether the first and the last bin extend to infinity
     drops: bool  # whether events outside the edges are dropped
-    nan_if_empty: bool = True  # rather than zero, if all events are dropped
+    inspects: bool  # whether scores are inspected first; otherwise a NaN score makes bins NaN
+    nan_if_empty: bool  # rather than zero, if all events are dropped
     replays: Replays = field(default_factory=Replays)
+
+    def require_usable(self, scores: torch.Tensor) -> None:
+        """Raise a `LossError` if scores are NaN, or if none of them counts."""
+        low, high = (end.item() for end in torch.aminmax(scores))  # NaN if any is
+        if math.isnan(low):
+            raise nan_scores(f"{int(scores.isnan().sum())} of {len(scores)}")
+        first, last = self.edges[0].item(), self.edges[-1].item()
+        if self.drops and not (first <= low and high <= last):
+            x = scores.double()
+            if not bool(((x >= first) & (x <= last)).any()):
+                raise no_score_inside(first, last)
+
+    def count(self, scores: torch.Tensor) -> torch.Tensor:
+        """How many scores count; NaN if any is NaN."""
+        x = scores.double()
+        counted = (x >= self.edges[0]) & (x <= self.edges[-1]) if self.drops else x == x
+        return torch.where(x.isnan().any(), math.nan, counted.sum().double())
 
     def yields(self, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """The histogram."""
@@ -58,6 +79,26 @@ class Kernel:
             return function(scores, weights, outer)
         found: Slopes = self._run(function, scores, weights, outer)
         return found
+
+    def moved(
+        self,
+        scores: torch.Tensor,
+        weights: torch.Tensor | None,
+        by_scores: torch.Tensor | None,
+        by_weights: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The change of the histogram along a change of scores and weights."""
+        x, w, inside = self._counted(scores, weights)
+        distance = self._distance(x)
+        none = torch.zeros_like(x)
+        dx = none if by_scores is None else by_scores.double()
+        dw = none if by_weights is None else by_weights.double()
+        if inside is not None:
+            dx, dw = torch.where(inside, dx, 0.0), torch.where(inside, dw, 0.0)
+        change = self._below(distance) @ dw - self._density(distance) @ (w * dx) / self.bandwidth
+        low, high = self.open
+        change = torch.nn.functional.pad(change, (int(low), 0))
+        return torch.diff(torch.cat([change, dw.sum()[None]]) if high else change)
 
     def _run(
         self, function: Callable[..., Results], scores: torch.Tensor, *others: torch.Tensor | None
@@ -112,18 +153,18 @@ class Kernel:
         """Scores and weights of the events, and which of them count, if not all."""
         x = scores.double()
         w = torch.ones_like(x) if weights is None else weights.double()
-        if not self.drops:
-            return x, w, None
-        inside = (x >= self.edges[0]) & (x <= self.edges[-1])
-        # A NaN score counts as outside the edges, so it must not reach the kernel.
-        x = torch.where(inside, x, self.edges[len(self.edges) // 2])
-        w = torch.where(inside, w, 0.0)
-        if not self.nan_if_empty:
-            return x, w, inside
-        # Checking whether any is inside would mean waiting for the network. The loss waits anyway,
-        # and rejects the NaN.
-        n = inside.sum()
-        return x, w * (n / n), inside
+        # Inspecting scores would mean waiting for the network. The loss waits anyway, and rejects
+        # the NaN.
+        broken = None if self.inspects else x.isnan()
+        inside = None
+        if self.drops:
+            inside = (x >= self.edges[0]) & (x <= self.edges[-1])
+            x = torch.where(inside, x, self.edges[len(self.edges) // 2])
+            w = torch.where(inside, w, 0.0)
+            if self.nan_if_empty:
+                n = inside.sum()
+                w = w * (n / n)
+        return x, w if broken is None else torch.where(broken, math.nan, w), inside
 
     def _distance(self, x: torch.Tensor) -> torch.Tensor:
         low, high = self.open
@@ -144,20 +185,37 @@ class Kernel:
 
 
 class Binned(torch.autograd.Function):
-    """The histogram for autograd."""
+    """The histogram for autograd, in the form that torch.compile traces."""
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, kernel: Kernel, scores: torch.Tensor, weights: torch.Tensor | None
-    ) -> torch.Tensor:
-        ctx.kernel = kernel
-        ctx.save_for_backward(scores, weights)
+    def forward(kernel: Kernel, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        if kernel.inspects:
+            kernel.require_usable(scores)
         return kernel.yields(scores, weights)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.kernel, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> Gradients:
         scores, weights = ctx.saved_tensors
         return (None, *ctx.kernel.slopes(scores, weights, outer[0], ctx.needs_input_grad[2]))
+
+
+class Transformable(Binned):
+    """The same for forward mode and `torch.func`."""
+
+    @staticmethod
+    def jvp(ctx: FunctionCtx, *tangents: torch.Tensor | None) -> torch.Tensor:
+        moved: torch.Tensor = ctx.kernel.moved(*ctx.saved_tensors, *tangents[1:])
+        return moved
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], *given: Any) -> tuple[Any, Any]:
+        return row_by_row(Transformable, info, in_dims, *given)
 
 
 class SoftHistogram(torch.nn.Module):
@@ -172,8 +230,9 @@ class SoftHistogram(torch.nn.Module):
     group: a process group of `torch.distributed`, such as `torch.distributed.group.WORLD`: the
         histogram is that of the events of all its ranks, which may have different numbers of them;
         see `sum_over_ranks`.
-    If no score is within the edges, "drop" raises `LossError`; on a GPU, where checking would mean
-    waiting for the network, the histogram is NaN instead, which the losses reject.
+    A NaN score raises `LossError`, and so does "drop" if no score is within the edges; in
+    torch.compile and on a GPU, where checking would mean waiting for the network, the histogram is
+    NaN instead, which the losses reject.
     """
 
     def __init__(
@@ -195,45 +254,47 @@ class SoftHistogram(torch.nn.Module):
         self.overflow = checked_choice("overflow", overflow, OVERFLOW)
         self._open = open_ends(self._checked, overflow)
         # Edges are not a buffer: `network.float()` must not round them.
-        self._kernels: dict[torch.device, Kernel] = {}
+        self._kernels: dict[tuple[torch.device, bool], Kernel] = {}
 
     def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """scores, weights: one number per event."""
         self._require_usable(scores, weights)
         histogram: torch.Tensor
-        if self.group is not None:
-            histogram = Binned.apply(self._kernel(scores.device), scores, weights)
-            return self._of_all_ranks(histogram, scores)
-        if self.overflow == "drop" and scores.device.type == "cpu" and not self._inside(scores):
-            raise no_score_inside(self._checked)
-        histogram = Binned.apply(self._kernel(scores.device), scores, weights)
-        return histogram
+        compiling = torch.compiler.is_compiling()
+        kernel = self._kernel(scores.device, seen=scores.device.type == "cpu" and not compiling)
+        histogram = applied(Binned if compiling else Transformable, kernel, scores, weights)
+        return histogram if self.group is None else self._of_all_ranks(histogram, kernel, scores)
 
-    def _inside(self, scores: torch.Tensor) -> torch.Tensor:
-        """How many scores are within the edges."""
-        first, last = float(self._checked[0]), float(self._checked[-1])
-        return ((scores >= first) & (scores <= last)).sum()
+    def _of_all_ranks(
+        self, histogram: torch.Tensor, kernel: Kernel, scores: torch.Tensor
+    ) -> torch.Tensor:
+        # One exchange for both, after which all ranks agree on whether the scores can be used.
+        counted = kernel.count(scores.detach())
+        total = sum_over_ranks(torch.cat([histogram, counted[None]]), self.group)
+        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
+            if math.isnan(total[-1]):
+                raise nan_scores("those of a rank")
+            if kernel.drops and not total[-1]:
+                raise no_score_inside(self._checked[0], self._checked[-1])
+        return total[:-1] * (total[-1] / total[-1]).detach() if kernel.drops else total[:-1]
 
-    def _of_all_ranks(self, histogram: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if self.overflow != "drop":
-            return sum_over_ranks(histogram, self.group)
-        # One exchange for both, after which all ranks agree on whether any score is inside.
-        inside = self._inside(scores).to(histogram.dtype)
-        total = sum_over_ranks(torch.cat([histogram, inside[None]]), self.group)
-        if scores.device.type == "cpu" and not total[-1]:
-            raise no_score_inside(self._checked)
-        return total[:-1] * (total[-1] / total[-1]).detach()
-
-    def _kernel(self, device: torch.device) -> Kernel:
-        if device not in self._kernels:
+    def _kernel(self, device: torch.device, seen: bool) -> Kernel:
+        """seen: whether scores can be inspected."""
+        if (device, seen) not in self._kernels:
             # Kept beyond this call, so these must not be inference tensors.
             with torch.inference_mode(False):
                 edges = torch.tensor(self._checked, device=device)
-            drops, alone = self.overflow == "drop", self.group is None
-            self._kernels[device] = Kernel(
-                edges, self.bandwidth, self.mode, self._open, drops, nan_if_empty=alone
+            alone = self.group is None
+            self._kernels[device, seen] = Kernel(
+                edges,
+                self.bandwidth,
+                self.mode,
+                self._open,
+                drops=self.overflow == "drop",
+                inspects=alone and seen,
+                nan_if_empty=alone and not seen,
             )
-        return self._kernels[device]
+        return self._kernels[device, seen]
 
     def _require_usable(self, scores: torch.Tensor, weights: torch.Tensor | None) -> None:
         for name, value in (("scores", scores), ("weights", weights)):
@@ -280,21 +341,26 @@ def sum_over_ranks(histogram: torch.Tensor, group: dist.ProcessGroup | None = No
             "ranks: torch.distributed has no process group. Call "
             "torch.distributed.init_process_group first, or drop group."
         )
-    found: torch.Tensor = _Sum.apply(histogram, group)
+    found: torch.Tensor = applied(_Sum, histogram, group)
     return found
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, histogram: torch.Tensor, group: dist.ProcessGroup | None
-    ) -> torch.Tensor:
-        ctx.ranks = dist.get_world_size(group)
+    def forward(histogram: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
         total = histogram.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.ranks = dist.get_world_size(inputs[1])
+
+    @staticmethod
     def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor, None]:
         # The loss is the same on every rank, so this is the sum of their derivatives.
         return outer[0] * ctx.ranks, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], *given: Any) -> tuple[Any, Any]:
+        raise LossError("the sum over ranks is one exchange: call it outside torch.func.vmap.")

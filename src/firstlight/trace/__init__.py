@@ -41,3 +41,7 @@ def __getattr__(name: str) -> object:
     from firstlight.trace import session
 
     return getattr(session, name)
+
+
+def __dir__() -> "list[str]":
+    return __all__

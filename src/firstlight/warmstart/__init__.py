@@ -26,7 +26,11 @@ _HOME = {
 def __getattr__(name: str) -> "Any":
     from firstlight.lazy_names import lazy_names
 
-    return lazy_names(__name__, _HOME)(name)
+    return lazy_names(__name__, _HOME)[0](name)
+
+
+def __dir__() -> "list[str]":
+    return __all__
 
 
 def enable(cache: "str | os.PathLike[str] | None" = None) -> None:

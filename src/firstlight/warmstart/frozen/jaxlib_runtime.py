@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from firstlight.forks import note_threads
 from firstlight.warmstart.frozen.artifact import Leaf
 
 # As JAX does on import: otherwise XLA logs the devices that it finds to the terminal.
@@ -97,6 +98,7 @@ def _device() -> tuple[Any, Any]:
         def _to_xla_hlo_sharding(self, _: int) -> Any:
             return xla_client.HloSharding.replicate()
 
+    note_threads()
     client: Any = xla_client.make_cpu_client()
     device = client.local_devices()[0]
     return device, OneDevice(device, memory_kind=None)

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from firstlight.forks import has_lost_threads, require_threads
 from firstlight.warmstart.frozen import artifact as content
 from firstlight.warmstart.frozen import trees
 from firstlight.warmstart.frozen.artifact import Artifact, Leaf, Program
@@ -116,6 +117,8 @@ class Frozen:
         return f"<frozen {self._artifact.function}: {self.how.value}>"
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
+        if has_lost_threads() and self.how is not How.ORIGINAL:
+            require_threads()
         if self._direct is not None:
             try:
                 return self._direct(*args, **kwargs)
