@@ -34,6 +34,10 @@ from firstlight.histfactory.programs import Program, compile_at_once
 
 Progress = Callable[[int, int], None]  # (done, of)
 
+#: Seconds of a compiled fit on a CPU: per fit, and per cell and parameter; and of fits that are
+#: worth starting threads for.
+_FIT, _FIT_CELL, _THREADS = 5e-5, 4e-8, 2e-3
+
 
 class _Backend:
     """The parts common to both engines."""
@@ -108,10 +112,18 @@ class Eager(_Backend):
         """Whether compiled programs run on a CPU."""
         return _FIRST.is_installed(self.prepared) or jax.default_backend() == "cpu"
 
+    def constants(self, data: Data) -> Array:
+        if self.model.about.has_observations and data is self.model._observed_data:
+            return self.model._observed_constants
+        return super().constants(data)
+
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         """Minima of independent problems."""
         if not problems:
             return []
+        engine = self.deciding(len(problems))
+        if engine._are_quick(len(problems)):
+            return [engine._fit(problem) for problem in problems]
         together: Problem = map_leaves(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
         return _unstacked(self.fit_all(together, progress), len(problems))
 
@@ -128,6 +140,10 @@ class Eager(_Backend):
             report(len(found), n)
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
         return together
+
+    def _are_quick(self, fits: int) -> bool:
+        """Whether this many fits take less time than starting threads for them."""
+        return fits * (_FIT + _FIT_CELL * self.prepared.cells) < _THREADS
 
     def _fit_compiled(self, problems: Problem, progress: Progress) -> Minimum:
         if not _FIRST.is_installed(self.prepared):  # or JAX need not be imported
@@ -163,7 +179,8 @@ class Eager(_Backend):
         if not self._runs_compiled():
             found, _ = _FIRST.on_host(self.prepared, problem, np.bool_(follow))
             return found
-        with one_blas_thread() if self._on_cpu else contextlib.nullcontext():
+        limited = not self.prepared.is_small and self._on_cpu
+        with one_blas_thread() if limited else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
             if not (settled or (follow and found.status == int(Status.CONVERGED))):
                 found = _LOWEST.compiled(self.prepared, problem)
@@ -291,6 +308,10 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list
         progress(len(done), n)
 
     note(one(0))  # compiles, once
+    if engine._are_quick(n - 1):
+        for i in range(1, n):
+            note(one(i))
+        return done
     with one_blas_thread(), ThreadPoolExecutor(min(n, cores())) as pool:
         for found in pool.map(one, range(1, n)):
             note(found)

@@ -54,7 +54,7 @@ def nll(
     """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
     value = _program("nll", engine, theta, devices)(engine.prepared, data, theta)
-    return plain(value) + _constants(engine, data)
+    return plain(value) + engine.constants(data)
 
 
 @in_float64
@@ -66,7 +66,7 @@ def nll_and_gradient(
     value, gradient = _program("nll_and_gradient", engine, theta, devices)(
         engine.prepared, data, theta
     )
-    return plain(value) + _constants(engine, data), to_public(model, gradient)
+    return plain(value) + engine.constants(data), to_public(model, gradient)
 
 
 def gradient(
@@ -92,14 +92,6 @@ def _arguments(model: Model, parameters: Parameters, data: DataSet) -> tuple[Eng
     observed = data_of(model, data)
     traced = data is not None and not isinstance(data, np.ndarray)
     return engine_for(model, theta, observed if traced else None), theta, observed
-
-
-def _constants(engine: Engine, data: Data) -> Array:
-    model = engine.model
-    observed = model.about.has_observations and data is model._observed_data
-    if observed and not isinstance(engine, Traced):
-        return model._observed_constants
-    return engine.constants(data)
 
 
 def _nll_and_gradient(

@@ -71,6 +71,15 @@ class Prepared:
         return int(math.prod(self.nominal.shape)) * self.blocks[1]
 
     @cached_property
+    def is_small(self) -> bool:
+        """Whether BLAS computes with it on one thread in any case.
+
+        OpenBLAS splits products of a matrix of 9216 numbers and a vector, and of matrices of 64
+        rows; nothing was split in fits of models of up to eight times these cells.
+        """
+        return self.cells <= 4096 and self.blocks[1] <= 32
+
+    @cached_property
     def on_device(self) -> Prepared:
         """A copy on JAX's default device, for compiled programs."""
         with float64_scope(), jax.ensure_compile_time_eval():
