@@ -18,9 +18,7 @@ import numpy as np
 
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, Number, Numpy, Truth
-from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
-from firstlight.histfactory.device_fits import fits_on_devices
 from firstlight.histfactory.devices import Devices, devices_for
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
@@ -30,7 +28,7 @@ from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
-from firstlight.histfactory.programs import Program, compile_at_once
+from firstlight.histfactory.programs import Program, compile_at_once, one_thread
 
 Progress = Callable[[int, int], None]  # (done, of)
 
@@ -149,6 +147,8 @@ class Eager(_Backend):
         if not _FIRST.is_installed(self.prepared):  # or JAX need not be imported
             devices = devices_for(len(problems.start), self.devices)
             if len(devices) > 1 or devices[0].platform != "cpu":
+                from firstlight.histfactory.device_fits import fits_on_devices
+
                 return fits_on_devices(self.prepared, problems, devices, progress)
         found = _fits_on_cores(self, problems, progress)
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
@@ -179,8 +179,7 @@ class Eager(_Backend):
         if not self._runs_compiled():
             found, _ = _FIRST.on_host(self.prepared, problem, np.bool_(follow))
             return found
-        limited = not self.prepared.is_small and self._on_cpu
-        with one_blas_thread() if limited else contextlib.nullcontext():
+        with one_thread(self.prepared) if self._on_cpu else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
             if not (settled or (follow and found.status == int(Status.CONVERGED))):
                 found = _LOWEST.compiled(self.prepared, problem)
@@ -312,7 +311,7 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list
         for i in range(1, n):
             note(one(i))
         return done
-    with one_blas_thread(), ThreadPoolExecutor(min(n, cores())) as pool:
+    with one_thread(engine.prepared), ThreadPoolExecutor(min(n, cores())) as pool:
         for found in pool.map(one, range(1, n)):
             note(found)
     return done

@@ -32,7 +32,7 @@ TINY_YIELD = 1e-80
 
 
 @pytree
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """A model ready for evaluation. All fields are float arrays, so JAX can trace all of them."""
 

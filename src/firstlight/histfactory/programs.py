@@ -13,13 +13,13 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, Numpy
-from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.devices import copied, divided, filled
 from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
@@ -67,13 +67,21 @@ class Patience:
         """A context in which NumPy works on this many calls; their cost is counted."""
         spent = self._spent.get(prepared.kind, 0.0)
         self._spent[prepared.kind] = spent + calls * self._seconds(prepared)
-        alone = contextlib.nullcontext() if prepared.is_small else one_blas_thread(of_jax=False)
-        with alone, np.errstate(all="ignore"):
+        with one_thread(prepared, of_jax=False), np.errstate(all="ignore"):
             yield
 
     def end(self, model: Prepared | Description) -> None:
         """Note that the program is compiled."""
         self._over.add(model.kind)
+
+
+def one_thread(prepared: Prepared, of_jax: bool = True) -> AbstractContextManager[None]:
+    """A context in which BLAS computes with a model on one thread; `of_jax`: JAX's, too."""
+    if prepared.is_small:
+        return contextlib.nullcontext()
+    from firstlight.histfactory.blas_threads import one_blas_thread  # small models need none of it
+
+    return one_blas_thread(of_jax=of_jax)
 
 
 class Program:
