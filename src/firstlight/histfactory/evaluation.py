@@ -9,7 +9,6 @@ of this process, if there are enough vectors.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from functools import cache, partial, wraps
@@ -70,8 +69,10 @@ def _in_floats(of_small: Callable[[SmallLikelihood, Floats], Any]) -> Callable[[
             if data is None and type(parameters) is np.ndarray:
                 small = small_likelihood(model)
                 if small is not None and small.takes(parameters):
-                    with contextlib.suppress(ArithmeticError):  # NumPy continues with infinities
+                    try:
                         return of_small(small, parameters)
+                    except ArithmeticError:  # NumPy distinguishes zeros, infinities and NaN
+                        return function(model, parameters)
             return function(model, parameters, data, **devices)
 
         return cast(F, wrapped)
@@ -260,7 +261,7 @@ class SmallLikelihood:
         return parameters.shape == (self._n,) and parameters.dtype.char == "d"
 
     def nll(self, parameters: Floats) -> float:
-        """Negative log-likelihood with pyhf's constants."""
+        """Negative log-likelihood with pyhf's constants; an ArithmeticError if it is not finite."""
         values = parameters.tolist()
         bases = [_additive(values[i]) for i in self._alphas]
         factors = values + [_rate_factor(rate, values[rate.alpha])[0] for rate in self._rates]
@@ -276,14 +277,14 @@ class SmallLikelihood:
                     cell *= factors[i]
                 expected += cell
             total += _poisson(count, expected)
-        return total
+        return _finite(total)
 
     def nll_and_gradient(self, parameters: Floats) -> tuple[float, Floats]:
-        """The same and its gradient with respect to the parameters."""
+        """The same and its gradient; an ArithmeticError also if a factor is zero."""
         values = parameters.tolist()
         for i in self._factors:
             if abs(values[i]) < TINY_FACTOR:
-                raise ZeroDivisionError  # the gradient divides by factors
+                raise ZeroDivisionError
         bases = [_additive(values[i]) for i in self._alphas]
         rates = [_rate_factor(rate, values[rate.alpha]) for rate in self._rates]
         factors = values + [value for value, _ in rates]
@@ -312,7 +313,7 @@ class SmallLikelihood:
             gradient[i] += by_factor[i] / values[i]
         for i, (rate, (_, log_slope)) in enumerate(zip(self._rates, rates, strict=True), self._n):
             gradient[rate.alpha] += log_slope * by_factor[i]
-        return total, np.array(gradient)
+        return _finite(total), np.array(gradient)
 
     def _constraints(self, values: list[float], gradient: list[float] | None = None) -> float:
         """The terms of the auxiliary data and all constants; adds their gradient to `gradient`."""
@@ -327,6 +328,12 @@ class SmallLikelihood:
             if gradient is not None:
                 gradient[i] += tau - aux / values[i]
         return total
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise FloatingPointError
+    return value
 
 
 def _poisson(count: float, expected: float) -> float:

@@ -37,7 +37,7 @@ from firstlight.histfactory.exclusion import (
     q_of_asimov,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.hypotheses import one_sided, require_statistic, square_root
+from firstlight.histfactory.hypotheses import one_sided, poi_value, require_statistic, square_root
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_results import first_gradient_by
@@ -170,7 +170,7 @@ def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
         needed = _needed(band, level)
         known = {mu: needed - root for mu, root in curve.known.items()}
         expected[band] = find_root(partial(_short, curve, needed), known)
-    observed = _observed_limit(curve, expected[0], level)
+    observed = _observed_limit(curve, level)
     values = np.array([expected[band] for band in BANDS])
     found = bool(np.all(np.isfinite([observed, *values])))
     return UpperLimit(observed, values, level, curve.converged and found, curve.branches)
@@ -181,18 +181,23 @@ def _short(curve: _Curve, needed: float, mu: float) -> float:
     return needed - curve.root(mu)
 
 
-def _observed_limit(curve: _Curve, expected: float, level: float) -> float:
-    """The observed limit, given the one that is expected in the median."""
+def _observed_limit(curve: _Curve, level: float) -> float:
+    """The observed limit, once the expected ones are known."""
 
     def missing(mu: float) -> float:
         return _short(curve, _needed(curve.excess(mu), level), mu)
 
-    begin = min(curve.known, key=lambda mu: abs(mu - expected))
-    if not curve.known[begin] > 0:
+    def nearest(mu: float) -> float:
+        return min((known for known in curve.known if known > 0), key=lambda k: abs(k - mu))
+
+    if not all(map(math.isfinite, curve.known.values())):
         return math.nan
+    # Begin where the limit is if the excess is that of the best fit for every strength.
+    best = max(0.0, curve.best)
+    excess = best * curve.root(nearest(best)) / nearest(best)
+    begin = nearest(curve.where(_needed(excess, level)))
     at_begin = missing(begin)
-    wanted = {mu: at_begin + curve.root(begin) - root for mu, root in curve.known.items()}
-    return find_root(missing, {begin: at_begin}, _proposed(wanted, 0.0, math.inf))
+    return find_root(missing, {begin: at_begin}, curve.where(at_begin + curve.root(begin)))
 
 
 def _needed(excess: float, level: float) -> float:
@@ -208,6 +213,7 @@ class _Curve:
         self._test = test
         self.known = {0.0: 0.0}  # √q_A by signal strength
         self.converged, self.branches = True, 1
+        self.best = float(poi_value(test.engine, test.free))
         self._note(test.free, test.null)
 
     def root(self, mu: float) -> float:
@@ -215,6 +221,10 @@ class _Curve:
         if mu not in self.known:
             self._enter(mu, self._test.fit_asimov(mu))
         return self.known[mu]
+
+    def where(self, root: float) -> float:
+        """About where √q_A has a value."""
+        return _proposed({mu: root - known for mu, known in self.known.items()}, 0.0, math.inf)
 
     def excess(self, mu: float) -> float:
         """By how many standard deviations the data exceed the background, judged at `mu`."""
