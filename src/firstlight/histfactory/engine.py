@@ -120,7 +120,7 @@ class Eager(_Backend):
         if not problems:
             return []
         engine = self.deciding(len(problems))
-        if engine._are_quick(len(problems)):
+        if len(problems) == 1 or engine._are_quick(len(problems)):
             return [engine._fit(problem) for problem in problems]
         together: Problem = map_leaves(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
         return _unstacked(self.fit_all(together, progress), len(problems))

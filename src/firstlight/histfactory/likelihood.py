@@ -75,7 +75,7 @@ class Prepared:
         """Whether BLAS computes with it on one thread in any case.
 
         OpenBLAS splits products of a matrix of 9216 numbers and a vector, and of matrices of 64
-        rows; nothing was split in fits of models of up to eight times these cells.
+        rows; nothing was split in fits of models with seven times these cells.
         """
         return self.cells <= 4096 and self.blocks[1] <= 32
 

@@ -144,7 +144,7 @@ def _height(xp: Numpy, result: CLs, band: Array, level: float) -> Array:
 
 
 def _first_sigma(setup: Setup) -> Array:
-    """An estimate of `_sigma` before any fit, from the Hessian at the starting point."""
+    """The estimator's standard deviation before any fit, from the Hessian at the start."""
     index = poi_position(setup.engine.model)
     start = setup.first_problems()[0]
     free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
@@ -257,6 +257,8 @@ def find_root(
     known: its values at some arguments; guess: where to evaluate first.
     """
     known = dict(known)
+    if any(map(math.isnan, known.values())):
+        return math.nan
     for step in range(_STEPS):
         high = min((x for x, value in known.items() if value <= 0), default=math.inf)
         low = max((x for x, value in known.items() if value > 0 and x < high), default=0.0)
