@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ class Program:
         if self.is_installed(prepared):
             return self._installed[prepared.kind](prepared, *arrays)
         leaves = leaves_of(arrays)
-        key = (prepared.kind, *[np.shape(leaf) for leaf in leaves])
+        key = (prepared.kind, *[getattr(leaf, "shape", ()) for leaf in leaves])
         program = self._packed.get(key)
         if program is None:
             program = self._packed[key] = PackedProgram(self.function, arrays)
@@ -191,25 +192,28 @@ class Packing:
         ends = list(itertools.accumulate(math.prod(np.shape(leaf)) for leaf in leaves))
         begins = [0, *ends[:-1]]
         self._parts = [
-            (slice(begin, end) if np.ndim(leaf) else begin, np.shape(leaf), _type_of(leaf))
+            (slice(begin, end) if np.ndim(leaf) else begin, np.shape(leaf), _conversion_to(leaf))
             for leaf, begin, end in zip(leaves, begins, ends, strict=True)
         ]
 
     def unpacked(self, vector: Array) -> Any:
         """The arrays, as views if they are floats; those without axes as scalars."""
         arrays = []
-        for where, shape, other_type in self._parts:
+        for where, shape, convert in self._parts:
             part = vector[where]
             if len(shape) > 1:
                 part = part.reshape(shape)
-            arrays.append(part if other_type is None else part.astype(other_type))
+            arrays.append(part if convert is None else convert(part))
         return map_leaves(arrays.__getitem__, self._tree)
 
 
-def _type_of(leaf: object) -> Any:
-    """The type of the elements of an array, None for floats."""
+def _conversion_to(leaf: Any) -> Callable[[Any], Any] | None:
+    """Makes numbers of the type of an array from floats; None if they are floats."""
     kind = getattr(leaf, "dtype", None)
-    return None if kind is None or np.issubdtype(kind, np.floating) else kind
+    if kind is None or np.issubdtype(kind, np.floating):
+        return None
+    # Calling the type converts a scalar in a quarter of the time that `astype` takes.
+    return methodcaller("astype", kind) if np.ndim(leaf) else kind.type
 
 
 def leaves_of(tree: Any) -> list[Any]:
