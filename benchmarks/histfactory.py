@@ -2,8 +2,8 @@
 
     python benchmarks/histfactory.py [PART …] [--rounds N] [--workspace FILE]
 
-Parts: fit, nll-grad, batch, toys, padding, scaling; `warmstart.py` measures fresh processes. Needs
-the extra `peers`.
+Parts: fit, small, start, limit, nll-grad, batch, toys, padding, scaling; `warmstart.py` measures
+more of fresh processes. Needs the extra `peers`.
 
 Both sides are measured in one run, in turns, and every figure is a ratio with its spread. The
 workspaces are synthetic, with the dimensions of a published analysis of 184 parameters and of a toy
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,35 +31,39 @@ from firstlight.histfactory.layout import natural_sizes
 from firstlight.histfactory.spec import parse
 from firstlight.statistics.intervals import median_estimate
 from histfactory_peers import NextStat, PyhfJax, arranged, toy_data
+from warmstart import measure
 
 Call = Callable[[], Any]
+Clock = Callable[[], float]
 
 
 def say(name: str, value: str, bar: str, good: bool) -> None:
     print(f"{'ok  ' if good else 'MISS'}  {name}: {value}  (bar: {bar})", flush=True)
 
 
-def ratios(ours: Call, theirs: Call, rounds: int, repeat: int = 1) -> list[float]:
+def ratios(
+    ours: Call, theirs: Call, rounds: int, repeat: int = 1, clock: Clock = time.perf_counter
+) -> list[float]:
     """Their time over ours, one pair per round; the order alternates."""
     ours(), theirs()
     found = []
     for k in range(rounds):
         order = (ours, theirs) if k % 2 else (theirs, ours)
-        seconds = {call: _seconds(call, repeat) for call in order}
+        seconds = {call: _seconds(call, repeat, clock) for call in order}
         found.append(seconds[theirs] / seconds[ours])
     return found
 
 
-def _seconds(call: Call, repeat: int) -> float:
-    begin = time.perf_counter()
+def _seconds(call: Call, repeat: int, clock: Clock = time.perf_counter) -> float:
+    begin = clock()
     for _ in range(repeat):
         call()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def report(name: str, found: Sequence[float], bar: float, note: str = "") -> None:
     e = median_estimate(found)
-    text = f"{e.median:.1f}× faster [{e.low:.1f}, {e.high:.1f}] over {e.n} pairs{note}"
+    text = f"{e.median:.2g}× faster [{e.low:.2g}, {e.high:.2g}] over {e.n} pairs{note}"
     say(name, text, f"≥ {bar:g}×", e.median >= bar)
 
 
@@ -81,6 +86,60 @@ def fit(workspaces: dict[str, Any], rounds: int) -> None:
         note = f"; our NLL is {pyhf.fit().nll - ours.nll:.2g} lower"
         found = ratios(partial(hf.fit, model), pyhf.fit, max(3, rounds // 4))
         report(f"{name}: fit against pyhf (JAX)", found, 30, note)
+
+
+def small(workspaces: dict[str, Any], rounds: int) -> None:
+    """Plain calls on a model of a few parameters, in processor time of all threads.
+
+    These calls take less time than a busy machine lets another process run.
+    """
+
+    def compare(what: str, bar: float, ours: Call, theirs: Call, repeat: int) -> None:
+        report(what, ratios(ours, theirs, rounds, repeat, time.process_time), bar)
+
+    for name, workspace in workspaces.items():
+        model, nextstat = _compiled(workspace), NextStat.load(workspace)
+        compare(f"{name}: fit, called", 0.8, partial(hf.fit, model), nextstat.fit, 200)
+        limits = hf.upper_limit(model)
+        points = np.linspace(0, 1.5 * limits.expected[-1], 60).tolist()
+        scan = partial(nextstat.upper_limits, points)
+        what = f"{name}: limit with bands, against a scan of 60 points"
+        compare(what, 1.0, partial(hf.upper_limit, model), scan, 5)
+        theta = np.asarray(model.init)
+        there = arranged(theta, model.parameter_names, nextstat.names)
+        value, values = partial(hf.nll, model, theta), partial(nextstat.nll, there)
+        compare(f"{name}: NLL, called", 0.3, value, values, 3000)
+        slope = partial(hf.nll_and_gradient, model, theta)
+        slopes = partial(nextstat.nll_and_gradient, there)
+        compare(f"{name}: NLL and gradient, called", 0.3, slope, slopes, 3000)
+
+
+def limit(workspaces: dict[str, Any], rounds: int) -> None:
+    """An upper limit with its bands, in warm fits of the same model."""
+    for name, workspace in workspaces.items():
+        model = _compiled(workspace)
+        found = ratios(partial(hf.fit, model), partial(hf.upper_limit, model), rounds)
+        e, seconds = median_estimate(found), _seconds(partial(hf.upper_limit, model), 3) / 3
+        text = f"{e.median:.1f} fits [{e.low:.1f}, {e.high:.1f}]; here {1000 * seconds:.0f} ms"
+        say(f"{name}: limit with bands", text, "≤ 27 fits", e.median <= 27)
+
+
+def start(workspaces: dict[str, Any], rounds: int) -> None:
+    """Fresh processes, from their start to their end with a fit in between."""
+    for name, workspace in workspaces.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "workspace.json"
+            path.write_text(json.dumps(workspace))
+            found = measure(["library", "NextStat", "NumPy alone"], path, rounds)
+        ours, theirs, numpy = found["library"], found["NextStat"], found["NumPy alone"]
+        if name.startswith("complex"):
+            e = median_estimate([1000 * (a - b) for a, b in zip(ours, numpy, strict=True)])
+            text = f"{e.median:.0f} ms [{e.low:.0f}, {e.high:.0f}] more than `import numpy`"
+            say(f"{name}: fresh process", text, "≤ 15 ms", e.median <= 15)
+        else:
+            e = median_estimate([a / b for a, b in zip(ours, theirs, strict=True)])
+            text = f"{e.median:.2f} [{e.low:.2f}, {e.high:.2f}] of NextStat's time"
+            say(f"{name}: fresh process", text, "≤ 0.40", e.median <= 0.4)
 
 
 def nll_grad(workspaces: dict[str, Any], rounds: int) -> None:
@@ -216,6 +275,9 @@ def _growth(
 
 PARTS: dict[str, tuple[Callable[[dict[str, Any], int], None], str]] = {
     "fit": (fit, "thu"),
+    "small": (small, "complex"),
+    "start": (start, "all"),
+    "limit": (limit, "thu"),
     "nll-grad": (nll_grad, "thu"),
     "batch": (batch, "complex"),
     "toys": (toys, "thu"),

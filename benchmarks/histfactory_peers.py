@@ -121,6 +121,11 @@ class NextStat:
         conditional = estimator.fit_minimum(self._model, init_pars=start, bounds=bounds)
         return max(0.0, 2.0 * (float(conditional.nll) - float(free.nll)))
 
+    def upper_limits(self, strengths: Sequence[float]) -> tuple[float, list[float]]:
+        """Observed and expected limits from a scan of signal strengths, as in pyhf."""
+        observed, expected = self._nextstat.upper_limits(self._model, list(strengths))
+        return float(observed), [float(limit) for limit in expected]
+
     def toys(self, n: int, seed: int) -> list[float]:
         """NLL of the fit of every toy, in parallel over the cores."""
         drawn = toy_data(self.workspace, n, seed)

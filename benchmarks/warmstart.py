@@ -110,7 +110,8 @@ GRADIENTS: dict[str, list[str]] = {
 }
 WARM, PLAIN = "import under warm start", "plain import"
 IMPORTS = {WARM: ["-c", "import jax"], PLAIN: ["-c", "import jax"]}
-SIDES = FITS | GRADIENTS | IMPORTS
+NUMPY = {"NumPy alone": ["-c", "import numpy"]}
+SIDES = FITS | GRADIENTS | IMPORTS | NUMPY
 #: (ours, theirs, the most that ours may take as a share of theirs)
 BARS = [
     ("library", "NextStat", 0.8),

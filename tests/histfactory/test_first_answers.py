@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -131,6 +131,51 @@ def test_a_program_is_compiled_once_numpy_has_worked_for_long_enough(
         if field.name not in ("names", "edm"):
             ours, expected = getattr(rest, field.name), getattr(alone, field.name)
             np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_first_fit_imports_only_what_it_uses(make: Any) -> None:
+    program = """
+import json, sys
+import numpy
+before = set(sys.modules)
+from firstlight import histfactory as hf
+hf.fit(hf.load(json.loads(sys.argv[1])))
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    command = [sys.executable, "-c", program, json.dumps(counting(make))]
+    loaded = set(json.loads(subprocess.run(command, capture_output=True, check=True).stdout))
+    assert "firstlight.histfactory.fitting" in loaded
+    unused = {f"firstlight.histfactory.{name}" for name in ("lanes", "patches", "templates")}
+    unused |= {"hashlib", "_hashlib", "importlib.util", "numpy.typing", "threadpoolctl"}
+    assert not loaded & (unused | {"threading", "concurrent.futures", "jax", "scipy"})
+
+
+class _Pair(NamedTuple):
+    count: Any
+    matrix: Any
+    nothing: None = None
+
+
+def test_a_compiled_function_returns_what_it_returns_in_numpy(make: Any) -> None:
+    """Numbers, counts and truth values travel in one vector each way."""
+
+    def function(prepared: Any, pair: _Pair, vector: Any, xp: Any) -> Any:
+        found = _Pair(xp.asarray(2**30 + 1, xp.int32) + len(vector), pair.matrix @ vector)
+        return found, (vector > 1, vector.sum() > 1), pair.count * vector[0]
+
+    prepared = hf.load(counting(make))._prepared
+    program = programs.Program(function, evaluations=1)
+    for n in (3, 5):
+        matrix = np.arange(2.0 * n).reshape(2, n) / 7
+        arguments = (_Pair(np.float64(1 / 3), matrix), np.linspace(0.1, 2, n))
+        expected = program.on_host(prepared, *arguments)
+        for _ in range(2):
+            found = program.compiled(prepared, *arguments)
+            assert isinstance(found[0], _Pair)
+            pairs = zip(programs.leaves_of(found), programs.leaves_of(expected), strict=True)
+            for ours, theirs in pairs:
+                assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+                np.testing.assert_allclose(ours, theirs, rtol=1e-15)
 
 
 def test_a_missing_jax_is_an_error_only_when_it_is_needed(make: Any) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
 from firstlight import histfactory as hf
+from firstlight.histfactory import synthetic
+from firstlight.histfactory.engine import Eager
 from firstlight.histfactory.layout import Sizes
 
 pytestmark = [
@@ -385,6 +390,77 @@ def test_limit_is_where_cls_crosses_the_level(make: Any) -> None:
     for band, limit in zip((None, 0, 2, 4), (found.observed, *found.expected[::2]), strict=True):
         root = optimize.brentq(height, 0.05, 9.0, args=(band,), xtol=1e-12)
         assert limit == pytest.approx(root, rel=1e-9)
+
+
+def random_counting() -> Iterator[tuple[float, float, float, float]]:
+    """Signal, background, count and level, from tiny limits to huge ones."""
+    rng = np.random.default_rng(3)
+    for level in (1e-6, 0.01, 0.05, 0.05, 0.05, 0.3, 0.9):
+        for _ in range(4):
+            background = 10 ** rng.uniform(-0.5, 5)
+            count = rng.poisson(background) + rng.integers(0, 2) * math.sqrt(background)
+            yield 10 ** rng.uniform(-4, 4), background, float(int(count)), level
+
+
+@pytest.mark.parametrize(("s", "b", "n", "level"), list(random_counting()))
+def test_limits_of_a_counting_experiment_are_the_roots_of_the_closed_form(
+    make: Any, s: float, b: float, n: float, level: float
+) -> None:
+    """Without nuisance parameters q̃ and q_A are closed forms; 40 digits, Eqs. 59 to 66."""
+    model = load(make.counting([s], [b], [n]))
+    found = hf.upper_limit(model, level=level)
+    assert found.converged
+    with mpmath.workdps(40):
+        normal = mpmath.ncdf
+        best = max(mpmath.mpf(0), (n - mpmath.mpf(b)) / s)
+
+        def nll(mu: Any, count: Any) -> Any:
+            nu = mu * s + mpmath.mpf(b)
+            return nu - (count * mpmath.log(nu) if count else 0)
+
+        def q_asimov(mu: Any) -> Any:
+            return 2 * (nll(mu, mpmath.mpf(b)) - nll(0, mpmath.mpf(b)))
+
+        def observed(mu: Any) -> Any:
+            q = 2 * (nll(mu, n) - nll(best, n)) if mu > best else mpmath.mpf(0)
+            root, root_asimov = mpmath.sqrt(q), mpmath.sqrt(q_asimov(mu))
+            distance = root - root_asimov
+            if q > q_asimov(mu):
+                distance = (q - q_asimov(mu)) / (2 * root_asimov)
+            return normal(-distance - root_asimov) / normal(-distance) / level - 1
+
+        def expected(band: int, mu: Any) -> Any:
+            return normal(band - mpmath.sqrt(q_asimov(mu))) / normal(band) / level - 1
+
+        functions = [observed, *(partial(expected, band) for band in (-2, -1, 0, 1, 2))]
+        for function, limit in zip(functions, (found.observed, *found.expected), strict=True):
+            near = (limit * (1 - 1e-7), limit * (1 + 1e-7))
+            root = mpmath.findroot(function, near, solver="secant", tol=1e-60)
+            rounding = 3e-16 * (1 + n) / float(q_asimov(root))  # of the likelihood, in μ
+            assert limit == pytest.approx(float(root), rel=1e-12 + rounding)
+
+
+@pytest.mark.parametrize("preset", ["complex-8p", "thu-184p"])
+def test_a_limit_with_bands_takes_few_fits(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hf.load(synthetic.preset(preset))
+    fits, fit = [], Eager._fit
+    monkeypatch.setattr(Eager, "_fit", lambda *a, **k: fits.append(a) or fit(*a, **k))
+    assert hf.upper_limit(model).converged
+    assert len(fits) <= 27
+
+
+def test_quick_fits_start_no_threads(computing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hf.load(synthetic.preset("complex-8p"))
+    computing.by_programs()
+    limit = hf.upper_limit(model)  # compiles
+    started = []
+    monkeypatch.setattr(threading.Thread, "start", started.append)
+    again = hf.upper_limit(model)
+    np.testing.assert_array_equal(
+        [again.observed, *again.expected], [limit.observed, *limit.expected]
+    )
+    hf.cls(model, [0.5, 1.0, 2.0])
+    assert not started
 
 
 def test_limit_beyond_the_bounds_scales_as_within(make: Any) -> None:

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from firstlight import histfactory as hf
 from firstlight.histfactory.array_slopes import array_slopes
+from firstlight.histfactory.evaluation import small_likelihood
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.layout import Sizes, natural_sizes, padded_sizes, shortages
 from firstlight.histfactory.likelihood import nll
-from firstlight.histfactory.programs import compiler_options
+from firstlight.histfactory.programs import Program, compiler_options
 from firstlight.histfactory.spec import parse
 from firstlight.histfactory.synthetic import scaled
 
@@ -152,6 +153,50 @@ def test_nll_and_expected_data_of_every_modifier_and_code_are_pyhfs_to_1e_12(
         points[0] = np.where(np.arange(len(points[0])) % 2, 1.0, 1.0)
         points[1] = model.init
         assert_agrees_with_pyhf(model, *judge(workspace, codes), points)
+
+
+def test_one_point_of_a_small_model_agrees_with_pyhf_and_with_many_points(
+    make: Any, judge: Callable[..., Any]
+) -> None:
+    """A small model computes one point in plain floats, and many points in NumPy."""
+    rng = np.random.default_rng(11)
+    kinds = ["normfactor", "lumi", "normsys", "histosys", "shapefactor", "shapesys", "staterror"]
+    workspaces = [single_modifier(make, kind) for kind in kinds]
+    for workspace in [*workspaces, *(every_modifier(make, rng) for _ in range(3))]:
+        model, (peer, data) = hf.load(workspace, sizes=SIZES), judge(workspace)
+        assert small_likelihood(model) is not None
+        points = random_points(model, rng, 12)
+        points[0] = 1.0  # where two formulas meet
+        for point in points:
+            expected = -float(peer.logpdf(point, data)[0])
+            assert hf.nll(model, point) == pytest.approx(expected, rel=1e-12)
+        # Also where there is no likelihood, or no slope of a logarithm.
+        for value in (0.0, -0.0, -1.0, 1e-300, 40.0, 1e4, math.inf, -math.inf, math.nan):
+            moved = points.copy()
+            moved[np.arange(12), rng.integers(0, model.n_parameters, 12)] = value
+            points = np.concatenate([points, moved[:4]])
+        nll, gradient = hf.nll_and_gradient(model, points)
+        for k, point in enumerate(points):
+            with np.errstate(invalid="ignore"):
+                alone, slopes = hf.nll_and_gradient(model, point)
+            np.testing.assert_allclose([alone, hf.nll(model, point)], nll[k], rtol=1e-12)
+            np.testing.assert_allclose(slopes, gradient[k], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("call", [hf.nll, hf.nll_and_gradient, hf.gradient])
+def test_one_point_of_a_small_model_needs_neither_numpys_nor_jaxs_arithmetic(
+    make: Any, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = hf.load(single_modifier(make, "normsys"), sizes=SIZES)
+    point = np.asarray(model.init) * 1.1
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a program was called")
+
+    monkeypatch.setattr(Program, "__call__", refuse)
+    call(model, point)
+    with pytest.raises(AssertionError, match="program"):
+        call(model, point, data=model.observed)
 
 
 def test_given_data_are_used_as_in_pyhf_main_alone_and_with_auxiliary_data(

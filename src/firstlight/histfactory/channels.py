@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.workspace_file import (
     ContentError,
@@ -23,7 +21,10 @@ from firstlight.histfactory.workspace_file import (
     require_object,
 )
 
-Floats: TypeAlias = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 #: In the order in which pyhf collects their parameters (`pyhf.modifiers.histfactory_set`).
 MODIFIER_TYPES = (
@@ -40,9 +41,7 @@ _PLAIN_NUMBERS = frozenset((int, float))
 _MODIFIER_KEYS = frozenset(("name", "type", "data"))
 
 
-# Compared by identity: arrays have no single truth value.
-@dataclass(frozen=True, eq=False)
-class Modifier:
+class Modifier(NamedTuple):
     """One modifier of one sample. Its type determines which fields are set."""
 
     name: str
@@ -52,8 +51,7 @@ class Modifier:
     uncertainty: Floats | None = None  # shapesys, staterror: absolute, one per bin
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
+class Sample(NamedTuple):
     """One sample of one channel; modifiers are sorted by name, then type."""
 
     name: str
@@ -61,8 +59,7 @@ class Sample:
     modifiers: tuple[Modifier, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Channel:
+class Channel(NamedTuple):
     """One channel; samples are sorted by name."""
 
     name: str

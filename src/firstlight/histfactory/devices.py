@@ -11,13 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.lazy_jax import jax
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
+    from numpy.typing import NDArray
 
 #: JAX devices, how many of them to use, or None: all of this process, if that pays.
 Devices: TypeAlias = "Sequence[jax.Device] | int | None"

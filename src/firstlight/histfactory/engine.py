@@ -18,9 +18,7 @@ import numpy as np
 
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, Number, Numpy, Truth
-from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
-from firstlight.histfactory.device_fits import fits_on_devices
 from firstlight.histfactory.devices import Devices, devices_for
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
@@ -30,9 +28,13 @@ from firstlight.histfactory.newton import Minimum, Problem, WarmStart, is_minimu
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
-from firstlight.histfactory.programs import Program, compile_at_once
+from firstlight.histfactory.programs import Program, compile_at_once, one_thread
 
 Progress = Callable[[int, int], None]  # (done, of)
+
+#: Seconds of a compiled fit on a CPU: per fit, and per cell and parameter; and of fits that are
+#: worth starting threads for.
+_FIT, _FIT_CELL, _THREADS = 5e-5, 4e-8, 2e-3
 
 
 class _Backend:
@@ -108,10 +110,18 @@ class Eager(_Backend):
         """Whether compiled programs run on a CPU."""
         return _FIRST.is_installed(self.prepared) or jax.default_backend() == "cpu"
 
+    def constants(self, data: Data) -> Array:
+        if self.model.about.has_observations and data is self.model._observed_data:
+            return self.model._observed_constants
+        return super().constants(data)
+
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         """Minima of independent problems."""
         if not problems:
             return []
+        engine = self.deciding(len(problems))
+        if len(problems) == 1 or engine._are_quick(len(problems)):
+            return [engine._fit(problem) for problem in problems]
         together: Problem = map_leaves(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
         return _unstacked(self.fit_all(together, progress), len(problems))
 
@@ -129,10 +139,16 @@ class Eager(_Backend):
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
         return together
 
+    def _are_quick(self, fits: int) -> bool:
+        """Whether this many fits take less time than starting threads for them."""
+        return fits * (_FIT + _FIT_CELL * self.prepared.cells) < _THREADS
+
     def _fit_compiled(self, problems: Problem, progress: Progress) -> Minimum:
         if not _FIRST.is_installed(self.prepared):  # or JAX need not be imported
             devices = devices_for(len(problems.start), self.devices)
             if len(devices) > 1 or devices[0].platform != "cpu":
+                from firstlight.histfactory.device_fits import fits_on_devices
+
                 return fits_on_devices(self.prepared, problems, devices, progress)
         found = _fits_on_cores(self, problems, progress)
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
@@ -163,7 +179,7 @@ class Eager(_Backend):
         if not self._runs_compiled():
             found, _ = _FIRST.on_host(self.prepared, problem, np.bool_(follow))
             return found
-        with one_blas_thread() if self._on_cpu else contextlib.nullcontext():
+        with one_thread(self.prepared) if self._on_cpu else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
             if not (settled or (follow and is_minimum(found.status))):
                 found = _LOWEST.compiled(self.prepared, problem)
@@ -291,7 +307,11 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list
         progress(len(done), n)
 
     note(one(0))  # compiles, once
-    with one_blas_thread(), ThreadPoolExecutor(min(n, cores())) as pool:
+    if engine._are_quick(n - 1):
+        for i in range(1, n):
+            note(one(i))
+        return done
+    with one_thread(engine.prepared), ThreadPoolExecutor(min(n, cores())) as pool:
         for found in pool.map(one, range(1, n)):
             note(found)
     return done

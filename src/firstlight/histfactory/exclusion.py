@@ -9,9 +9,10 @@ of fits: the search dominates the compile time, and is compiled once.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,8 @@ from firstlight.histfactory.profiling import minimise_pair
 
 #: Bands of an expected result, in standard deviations of background-only data.
 BANDS = (-2, -1, 0, 1, 2)
+#: From how many known minima the next one is predicted.
+_NEAR = 3
 
 
 @pytree
@@ -185,25 +188,44 @@ class HypothesisTest:
         else:
             self.free, self.null = self.engine.followed_all(found, problems)
         self.asimov = self.engine.asimov(self.engine.followed(self.null, problems[1]))
-        self._solved: list[tuple[float, Array, Array]] = []  # (μ, parameters of both fits)
+        self._on_data, self._on_asimov = _Path(), _Path()
+        if isinstance(self.engine, Eager):
+            muhat = float(poi_value(self.engine, self.free))
+            self._on_data.add(muhat, self.free)
+            self._on_data.add(0.0, self.null)
+            self._on_asimov.add(0.0, self.null)
 
     def fits_at(self, mu: Number, found: list[Minimum] | None = None) -> list[Minimum]:
         """Conditional fits of the data and of the background-only Asimov data."""
-        problems = self.setup.problems_at(mu, self.asimov, self._nearest(mu))
         if found is not None:
+            near = self.free.theta, self.null.theta
+            problems = self.setup.problems_at(mu, self.asimov, near)
             return self.engine.followed_all(found, problems)
+        near = self._on_data.at(mu), self._on_asimov.at(mu)
         assert isinstance(self.engine, Eager)
-        on_data, on_asimov = self.engine.fits(problems)
-        self.free = not_above(self.engine, self.free, on_data, self._free_problem)
-        self._solved.append((float(mu), on_data.theta, on_asimov.theta))
-        return [on_data, on_asimov]
+        fits = self.engine.fits(self.setup.problems_at(mu, self.asimov, near))
+        self._on_data.add(mu, fits[0])
+        self._on_asimov.add(mu, fits[1])
+        self.free = not_above(self.engine, self.free, fits[0], self._free_problem)
+        return fits
 
-    def _nearest(self, mu: Number) -> tuple[Array, Array]:
-        """The ends of the fits at the nearest signal strength, or else of the first two fits."""
-        if not self._solved:
-            return self.free.theta, self.null.theta
-        _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
-        return on_data, on_asimov
+    def fit_data(self, mu: float) -> Minimum:
+        """The conditional fit of the data alone."""
+        return self._fit_one(0, self._on_data, mu)
+
+    def fit_asimov(self, mu: float) -> Minimum:
+        """The conditional fit of the Asimov data alone."""
+        return self._fit_one(1, self._on_asimov, mu)
+
+    def _fit_one(self, which: int, path: _Path, mu: float) -> Minimum:
+        near = path.at(mu)
+        problem = self.setup.problems_at(mu, self.asimov, (near, near))[which]
+        assert isinstance(self.engine, Eager)
+        (found,) = self.engine.fits([problem])
+        path.add(mu, found)
+        if path is self._on_data:
+            self.free = not_above(self.engine, self.free, found, self._free_problem)
+        return found
 
     def at(self, mu: Number, found: list[Minimum] | None = None) -> CLs:
         """CLs of a signal strength; `found` as for `fits_at`."""
@@ -213,6 +235,36 @@ class HypothesisTest:
         """The minima of all four fits; `found` as for `fits_at`."""
         at_mu = self.fits_at(mu, found)  # first: it may lower the free fit
         return Minima(self.free, self.null, *at_mu)
+
+
+class _Path:
+    """The conditional minima of one data set as a function of the signal strength."""
+
+    def __init__(self) -> None:
+        self._solved: list[tuple[float, Minimum]] = []
+
+    def add(self, mu: Number, found: Minimum) -> None:
+        if all(mu != other for other, _ in self._solved):
+            self._solved.append((float(mu), found))
+
+    def at(self, mu: Number) -> Array:
+        """The parameters to expect at a signal strength: interpolated, unless it is far away."""
+        near = sorted(self._solved, key=lambda solved: abs(solved[0] - mu))[:_NEAR]
+        strengths, ends = [m for m, _ in near], [found.theta for _, found in near]
+        low, high = min(strengths), max(strengths)
+        usable = all(is_settled(found.status) for _, found in near)
+        if not usable or max(low - mu, mu - high) > high - low:
+            return ends[0]
+        return interpolated(strengths, ends, mu)
+
+
+def interpolated(positions: Sequence[float], values: Sequence[Any], at: float) -> Any:
+    """The polynomial through some values at distinct positions, by Lagrange's formula."""
+    total = 0.0
+    for i, (here, value) in enumerate(zip(positions, values, strict=True)):
+        others = [other for j, other in enumerate(positions) if j != i]
+        total = total + math.prod((at - other) / (here - other) for other in others) * value
+    return total
 
 
 def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:
@@ -252,14 +304,21 @@ def asymptotic_cls(
     engine: Engine, q: Array, q_asimov: Array, test_statistic: str
 ) -> tuple[Array, Array, Array]:
     """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
+    root_asimov = square_root(q_asimov)
+    distance = distance_of(engine, q, q_asimov, test_statistic)
+    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
+    return clsb / clb, clsb, clb
+
+
+def distance_of(engine: Engine, q: Array, q_asimov: Array, test_statistic: str) -> Array:
+    """How many standard deviations the data are below the background, as the statistic counts."""
     xp = engine.xp
-    root, root_asimov = square_root(q), square_root(q_asimov)
-    distance = root - root_asimov
+    root_asimov = square_root(q_asimov)
+    distance = square_root(q) - root_asimov
     if test_statistic == "qtilde":
         safe = xp.where(root_asimov > 0, root_asimov, 1.0)
         distance = xp.where(q > q_asimov, (q - q_asimov) / (2 * safe), distance)
-    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
-    return clsb / clb, clsb, clb
+    return distance
 
 
 def expected_cls(engine: Engine, q_asimov: Array, sigmas: float) -> Array:

@@ -270,26 +270,24 @@ def precompile(model: Model) -> None:
 
 def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Parameters = None) -> Problem:
     """A fit in internal order. Bounds do not apply to fixed parameters."""
-    model, xp = engine.model, engine.xp
+    model, settings = engine.model, engine.model._settings
+    start = settings.init if init is None else _start(model, init)
+    held = model.about.structure.fixed
+    for name, value in as_fixed(model, fixed).items():
+        position = int(model._order[model.index(name)])
+        held = put(held, position, 0.0 if value is False else 1.0)
+        if not isinstance(value, bool):
+            start = put(start, position, value)
+    start = engine.xp.asarray(start)
+    return Problem(data, start, held, settings.lower, settings.upper, start)
+
+
+def _start(model: Model, init: Parameters) -> Array:
+    """Starting values in internal order."""
     start = require_finite(model.vector(init), "init")
     if np.ndim(start) != 1:
         raise ModelError(f"init has shape {np.shape(start)}; one fit has one starting point.")
-    held = model.fixed.astype(np.float64)
-    values = start
-    for name, value in as_fixed(model, fixed).items():
-        index = model.index(name)
-        held[index] = 0.0 if value is False else 1.0
-        if not isinstance(value, bool):
-            values = put(values, index, value)
-    begin = xp.asarray(to_internal(model, values))
-    return Problem(
-        data,
-        begin,
-        to_internal(model, held, np.ones(model.about.sizes.parameters)),
-        model._settings.lower,
-        model._settings.upper,
-        begin,
-    )
+    return to_internal(model, start)
 
 
 def as_fixed(model: Model, fixed: Fixed) -> dict[str, bool | Number]:

@@ -18,15 +18,16 @@ parameter is fixed, a padding cell is empty, a padding bin expects and observes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from firstlight.histfactory.channels import Floats, Modifier, placed
+from firstlight.histfactory.channels import Channel, Floats, Modifier
 from firstlight.histfactory.parameter_sets import ParameterSet
 from firstlight.histfactory.spec import Specification
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BINWISE = ("staterror", "shapesys", "shapefactor")
 
@@ -48,8 +49,7 @@ class Sizes(NamedTuple):
         return self.alphas + self.factors + self.bins
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A workspace as NumPy arrays: floats that may be differentiated, and the fixed structure."""
 
     sizes: Sizes
@@ -111,8 +111,7 @@ def _shared(sizes: Sizes) -> int:
     return sizes.shapes + sizes.rates - sizes.alphas
 
 
-@dataclass(frozen=True)
-class _Role:
+class _Role(NamedTuple):
     """The block of a parameter and its position in the block."""
 
     block: str  # one of ALPHAS, "factor" or "gamma"
@@ -128,6 +127,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
     n_slots, n_bins, n_channels, _, n_factors, n_shapes, n_rates = sizes
     roles = _roles(spec)
     positions = _internal_positions(roles, sizes)
+    rows = positions.tolist()
     structure = {
         "histosys_used": np.zeros((n_shapes, n_slots, n_bins)),
         "normsys_used": np.zeros((n_rates, n_slots, n_channels)),
@@ -157,8 +157,8 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
                     index += offsets[modifier.name, channel.name]
                     _place_factors(structure, roles[index : index + channel.bins], k, here)
                 else:
-                    row = int(positions[index])
-                    _place_modifier(structure, floats, sizes, modifier, row, (k, c, here))
+                    place = (k, c, here)
+                    _place_modifier(structure, floats, sizes, modifier, rows[index], place)
     if spec.observed is not None:
         floats["observed"][: len(spec.observed)] = spec.observed
     settings, constraints = _parameter_arrays(spec, sizes, positions)
@@ -211,9 +211,9 @@ def _component_offsets(spec: Specification) -> dict[tuple[str, str], int]:
     """
     offsets: dict[tuple[str, str], int] = {}
     used: dict[str, int] = {}
-    for channel, _, modifier in placed(spec.channels):
+    for channel, modifier in _binwise(spec):
         key = (modifier.name, channel.name)
-        if modifier.type in BINWISE and key not in offsets:
+        if key not in offsets:
             offsets[key] = used.get(modifier.name, 0)
             if modifier.type == "staterror":
                 used[modifier.name] = offsets[key] + channel.bins
@@ -260,13 +260,23 @@ def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
     offsets = _component_offsets(spec)
     ends = np.cumsum([channel.bins for channel in spec.channels]).tolist()
     begins = {c.name: end - c.bins for c, end in zip(spec.channels, ends, strict=True)}
-    for channel, _, modifier in placed(spec.channels):
-        if modifier.type in BINWISE:
-            offset = offsets[modifier.name, channel.name]
-            for bin_ in range(channel.bins):
-                key = (modifier.name, offset + bin_)
-                touched.setdefault(key, set()).add(begins[channel.name] + bin_)
+    for channel, modifier in _binwise(spec):
+        offset = offsets[modifier.name, channel.name]
+        for bin_ in range(channel.bins):
+            key = (modifier.name, offset + bin_)
+            touched.setdefault(key, set()).add(begins[channel.name] + bin_)
     return touched
+
+
+def _binwise(spec: Specification) -> list[tuple[Channel, Modifier]]:
+    """The modifiers with one factor per bin, which are few among all."""
+    return [
+        (channel, modifier)
+        for channel in spec.channels
+        for sample in channel.samples
+        for modifier in sample.modifiers
+        if modifier.type in BINWISE
+    ]
 
 
 def _internal_positions(roles: list[_Role], sizes: Sizes) -> NDArray[np.int64]:

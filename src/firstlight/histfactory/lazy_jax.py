@@ -12,7 +12,6 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from firstlight import import_watch
@@ -60,6 +59,8 @@ def is_imported() -> bool:
 @cache
 def is_installed() -> bool:
     """Whether JAX can be imported; without it, NumPy computes all but derivatives."""
+    from importlib.util import find_spec  # few calls ask
+
     return is_imported() or find_spec("jax") is not None
 
 

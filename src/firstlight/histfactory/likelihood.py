@@ -32,7 +32,7 @@ TINY_YIELD = 1e-80
 
 
 @pytree
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """A model ready for evaluation. All fields are float arrays, so JAX can trace all of them."""
 
@@ -69,6 +69,15 @@ class Prepared:
     def cells(self) -> int:
         """Cells times α and φ: a measure of the cost of an evaluation."""
         return int(math.prod(self.nominal.shape)) * self.blocks[1]
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether BLAS computes with it on one thread in any case.
+
+        OpenBLAS splits products of a matrix of 9216 numbers and a vector, and of matrices of 64
+        rows; nothing was split in fits of models with seven times these cells.
+        """
+        return self.cells <= 4096 and self.blocks[1] <= 32
 
     @cached_property
     def on_device(self) -> Prepared:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -30,19 +32,26 @@ from firstlight.histfactory.exclusion import (
     Setup,
     as_pair,
     cls_of,
+    distance_of,
+    interpolated,
     q_of_asimov,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.hypotheses import require_statistic
+from firstlight.histfactory.hypotheses import one_sided, poi_value, require_statistic, square_root
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum
+from firstlight.histfactory.newton import Minimum, is_settled
 from firstlight.histfactory.precision import in_float64, is_traced
 
 _STEPS = 60
+#: After so many, every other step halves the bracket.
+_QUICK = 8
+#: A root is found if the next step from a value this small is shorter than this share of it. Such a
+#: step leaves an error of the order of its third power, except at a kink.
+_NEAR_ROOT, _RELATIVE_STEP = 1e-6, 1e-9
 
 
 @pytree
@@ -134,16 +143,8 @@ def _height(xp: Numpy, result: CLs, band: Array, level: float) -> Array:
     return xp.log(xp.maximum(value, 1e-300) / level)
 
 
-def _sigma(test: HypothesisTest, mu: Number) -> Array:
-    """Standard deviation of the estimator from the Asimov data, Eq. 30."""
-    xp = test.engine.xp
-    _, on_asimov = test.fits_at(mu)
-    q = xp.maximum(q_of_asimov(test.engine, on_asimov), 1e-12)
-    return mu / xp.sqrt(q)
-
-
 def _first_sigma(setup: Setup) -> Array:
-    """An estimate of `_sigma` before any fit, from the Hessian at the starting point."""
+    """The estimator's standard deviation before any fit, from the Hessian at the start."""
     index = poi_position(setup.engine.model)
     start = setup.first_problems()[0]
     free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
@@ -155,20 +156,147 @@ def _first_sigma(setup: Setup) -> Array:
 
 
 def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
-    """The limits of a test outside JAX transformations, one root after another."""
-    sigma = _sigma(test, 1.0)
-    values, good, branches = [], True, 1
-    for i, band in enumerate((None, *BANDS)):
-        bracket = _opened(np, _guess(sigma, band, level), level)
-        # There is no limit to find where CLs is NaN.
-        while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
-            result = test.at(float(bracket.next))
-            good &= result.converged
-            branches = max(branches, result.branches)
-            bracket = _advance(np, bracket, _height(np, result, i, level))
-        values.append(float(bracket.next) if bracket.closed else math.nan)
-        good &= bool(bracket.closed)
-    return UpperLimit(values[0], np.array(values[1:]), level, good, branches)
+    """The limits of a test outside JAX transformations.
+
+    CLs is Φ(N - √q_A)/Φ(N) if the data exceed the background by N standard deviations, so the limit
+    is where √q_A(μ) = N - Φ⁻¹(level·Φ(N)). N is constant for the expected limits and varies little
+    with μ for the observed one. √q_A takes one fit and is nearly linear in μ, so that a few fits,
+    shared by all bands, give each root by interpolation.
+    """
+    curve = _Curve(test)
+    curve.root(1.0)  # with that at zero, a scale
+    expected = {}
+    for band in (0, 2, -2, 1, -1):
+        needed = _needed(band, level)
+        known = {mu: needed - root for mu, root in curve.known.items()}
+        expected[band] = find_root(partial(_short, curve, needed), known)
+    observed, free = math.nan, None
+    while free is not test.free:  # again, if a fit on the way has led to a lower free fit
+        free, curve.best = test.free, float(poi_value(test.engine, test.free))
+        observed = _observed_limit(curve, level)
+    values = np.array([expected[band] for band in BANDS])
+    found = bool(np.all(np.isfinite([observed, *values])))
+    return UpperLimit(observed, values, level, curve.converged and found, curve.branches)
+
+
+def _short(curve: _Curve, needed: float, mu: float) -> float:
+    """How much √q_A is below what an exclusion needs."""
+    return needed - curve.root(mu)
+
+
+def _observed_limit(curve: _Curve, level: float) -> float:
+    """The observed limit, once the expected ones are known."""
+
+    def missing(mu: float) -> float:
+        return _short(curve, _needed(curve.excess(mu), level), mu)
+
+    def nearest(mu: float) -> float:
+        return min((known for known in curve.known if known > 0), key=lambda k: abs(k - mu))
+
+    if not all(map(math.isfinite, curve.known.values())):
+        return math.nan
+    # Begin where the limit is if the excess is that of the best fit for every strength.
+    best = max(0.0, curve.best)
+    excess = best * curve.root(nearest(best)) / nearest(best)
+    begin = nearest(curve.where(_needed(excess, level)))
+    at_begin = missing(begin)
+    return find_root(missing, {begin: at_begin}, curve.where(at_begin + curve.root(begin)))
+
+
+def _needed(excess: float, level: float) -> float:
+    """√q_A where CLs falls to the level if the data exceed the background by so many σ."""
+    tail = level * 0.5 * math.erfc(-excess / math.sqrt(2))
+    return excess - NormalDist().inv_cdf(tail) if 0 < tail < 1 else math.nan
+
+
+class _Curve:
+    """√q_A and the excess of the data as functions of the signal strength."""
+
+    def __init__(self, test: HypothesisTest) -> None:
+        self._test = test
+        self.known = {0.0: 0.0}  # √q_A by signal strength
+        self.converged, self.branches = True, 1
+        self.best = float(poi_value(test.engine, test.free))
+        self._note(test.free, test.null)
+
+    def root(self, mu: float) -> float:
+        """√q_A."""
+        if mu not in self.known:
+            self._enter(mu, self._test.fit_asimov(mu))
+        return self.known[mu]
+
+    def where(self, root: float) -> float:
+        """About where √q_A has a value."""
+        return _proposed({mu: root - known for mu, known in self.known.items()}, 0.0, math.inf)
+
+    def excess(self, mu: float) -> float:
+        """By how many standard deviations the data exceed the background, judged at `mu`."""
+        test, engine = self._test, self._test.engine
+        if mu in self.known:
+            on_data = test.fit_data(mu)
+        else:
+            on_data, on_asimov = test.fits_at(mu)
+            self._enter(mu, on_asimov)
+        self._note(on_data)
+        q = one_sided(engine, mu, test.free, on_data)
+        return -float(distance_of(engine, q, self.known[mu] ** 2, test.setup.test_statistic))
+
+    def _enter(self, mu: float, on_asimov: Minimum) -> None:
+        self._note(on_asimov)
+        possible = np.isfinite(self._test.null.nll)  # or there is nothing to compare with
+        q = q_of_asimov(self._test.engine, on_asimov) if possible else math.nan
+        self.known[mu] = float(square_root(q))
+
+    def _note(self, *fits: Minimum) -> None:
+        self.converged &= all(is_settled(fit.status) for fit in fits)
+        self.branches = max(self.branches, *(int(fit.branches) for fit in fits))
+
+
+def find_root(
+    function: Callable[[float], float], known: Mapping[float, float], guess: float | None = None
+) -> float:
+    """The root of a falling function that is positive at zero; NaN if there is none.
+
+    known: its values at some arguments; guess: where to evaluate first.
+    """
+    known = dict(known)
+    if any(map(math.isnan, known.values())):
+        return math.nan
+    for step in range(_STEPS):
+        high = min((x for x, value in known.items() if value <= 0), default=math.inf)
+        low = max((x for x, value in known.items() if value > 0 and x < high), default=0.0)
+        following = _proposed(known, low, high)
+        if step == 0 and guess is not None and low < guess < high:
+            following = guess
+        nearest = min(known, key=lambda x: abs(known[x]))
+        error = abs(known[nearest])
+        if error < 1e-13:
+            return nearest
+        moves = abs(following - nearest) > _RELATIVE_STEP * nearest
+        if (error < _NEAR_ROOT and not moves) or high - low < 1e-13 * (1 + high):
+            return following
+        if step > _QUICK and step % 2 and math.isfinite(high):
+            following = 0.5 * (low + high)
+        value = function(following)
+        if math.isnan(value):
+            return math.nan
+        known[following] = max(value, -1e300)
+    return math.nan
+
+
+def _proposed(known: Mapping[float, float], low: float, high: float) -> float:
+    """Where to evaluate next: the root of a curve through known values, inside the bracket."""
+    arguments: list[float] = []
+    values: list[float] = []
+    for x in sorted(known, key=lambda x: abs(known[x])):
+        # Close values far from the root would only amplify rounding.
+        if all(abs(known[x] - value) > 0.1 * abs(values[0]) for value in values):
+            arguments.append(x)
+            values.append(known[x])
+    inside: float = interpolated(values[:4], arguments[:4], 0.0)
+    if len(values) > 1 and low < inside < high:
+        return inside
+    return 0.5 * (low + high) if math.isfinite(high) else 2 * max(known)
 
 
 class _Search(NamedTuple):

@@ -11,25 +11,23 @@ because they are imported only when a gradient is taken.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.lazy_jax import jax, jnp
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from firstlight.histfactory.model import Model
     from firstlight.histfactory.programs import Patience
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(NamedTuple):
     """A result and its derivatives, factored through a few intermediate numbers s."""
 
     result: Any
@@ -42,8 +40,7 @@ Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 F = TypeVar("F", bound=Callable[..., object])
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """Computes a function's result and derivatives until `patience` with NumPy is over."""
 
     compute: Callable[..., Linear | None]  # called like the function; None: only a program can
@@ -119,6 +116,8 @@ def _by_leaf(
     function: Callable[..., object], arguments: Arguments, gradients: Mapping[str, Sequence[Array]]
 ) -> list[Array] | None:
     """The derivatives with respect to every traced array; None if any of them is missing."""
+    import inspect  # plain calls need no gradients
+
     args, kwargs = arguments
     names = list(inspect.signature(function).parameters)
     named = [*zip(names, args, strict=False), *sorted(kwargs.items())]

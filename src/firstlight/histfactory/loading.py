@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from firstlight.histfactory import layout
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.model import Arrays, Description, Model, Structure
-from firstlight.histfactory.patches import Patch
 from firstlight.histfactory.spec import (
     MEASUREMENT_POI,
     MeasurementPoi,
@@ -22,6 +18,9 @@ from firstlight.histfactory.spec import (
     ignored_observations,
     parse,
 )
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.patches import Patch
 
 
 class LoadOptions(TypedDict, total=False):
@@ -93,17 +92,9 @@ def from_specification(
         has_observations=spec.observed is not None,
         codes=(interpolation[0], interpolation[1]),
         sizes=sizes,
-        wiring=_digest(grid.structure),
         structure=structure,
     )
     return Model(Arrays(**grid.floats), about)
-
-
-def _digest(structure: Mapping[str, NDArray[Any]]) -> bytes:
-    digest = hashlib.sha256()
-    for name in sorted(structure):
-        digest.update(structure[name].tobytes())
-    return digest.digest()
 
 
 def _require_codes(interpolation: tuple[str, str]) -> None:

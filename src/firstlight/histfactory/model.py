@@ -12,10 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory import layout
 from firstlight.histfactory.argument_checks import ModelError, as_numbers, require_number
@@ -24,13 +23,15 @@ from firstlight.histfactory.lazy_jax import is_imported, jax, pytree, when_impor
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
-from firstlight.histfactory.templates import exchange, place_of
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 
 @pytree
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrays:
     """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
 
@@ -63,7 +64,7 @@ class Structure:
     positions: NDArray[np.int64]  # of every public parameter in the internal order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Description:
     """Names, order and wiring of a model; equal descriptions share compiled programs."""
 
@@ -77,8 +78,7 @@ class Description:
     has_observations: bool
     codes: tuple[str, str]
     sizes: layout.Sizes
-    wiring: bytes  # digest of `structure`, compared in its place
-    structure: Structure = None  # type: ignore[assignment]
+    structure: Structure  # compared by its digest
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Description) and self._key == other._key
@@ -106,7 +106,13 @@ class Description:
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
-        return tuple(getattr(self, f.name) for f in fields(self) if f.name != "structure")
+        import hashlib  # loads OpenSSL, and a first fit compares nothing
+
+        digest = hashlib.sha256()
+        for _, array in sorted(vars(self.structure).items()):
+            digest.update(array.tobytes())
+        named = (getattr(self, f.name) for f in fields(self) if f.name != "structure")
+        return (*named, digest.digest())
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,6 +352,8 @@ class Model:
         the yields in all its channels, `template("SR", "signal", "jes", "hi")` a variation: the
         yields of a histosys or the factor of a normsys.
         """
+        from firstlight.histfactory.templates import place_of  # fits need no templates
+
         place = place_of(self, name[0] if len(name) == 1 else name)
         values = getattr(self.arrays, place.array)
         # An array that is not traced stays a number inside an active trace.
@@ -361,6 +369,8 @@ class Model:
         Variations and constraint widths are unchanged. Differentiable with respect to the values.
         `firstlight.histfactory.templates.exchange` replaces variations, and can scale them along.
         """
+        from firstlight.histfactory.templates import exchange
+
         return exchange(self, yields)
 
 

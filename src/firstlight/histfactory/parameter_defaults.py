@@ -5,13 +5,15 @@ Each function here restates the `required_parset` of a module in `pyhf.modifiers
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.channels import Channel, Floats, Modifier, Sample
 from firstlight.histfactory.workspace_file import ContentError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: pyhf's bounds for factors that multiply one bin.
 _GAMMA_BOUNDS = (1e-10, 10.0)

@@ -8,11 +8,9 @@ the measurement's settings replace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.channels import MODIFIER_TYPES, Channel, Floats, number_array, placed
 from firstlight.histfactory.parameter_defaults import Parts, Use, implied
@@ -26,6 +24,9 @@ from firstlight.histfactory.workspace_file import (
     require_name,
     require_object,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CONSTRAINTS = {
     "histosys": "normal",
@@ -47,8 +48,7 @@ _LUMI_HINT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ParameterSet:
+class ParameterSet(NamedTuple):
     """The parameters of one name, with everything resolved; every array has length `size`."""
 
     name: str
@@ -113,7 +113,7 @@ def resolve_parameters(
             sets.append(_resolve(name, kinds, uses[kinds[0]][name], settings.get(name, {})))
     bins = {name for one in sets if not one.scalar for name in one.names}
     return tuple(
-        replace(one, label=f"{one.name} ({one.types[0]})") if one.name in bins else one
+        one._replace(label=f"{one.name} ({one.types[0]})") if one.name in bins else one
         for one in sets
     )
 
@@ -124,12 +124,12 @@ def _uses(channels: Sequence[Channel]) -> dict[str, dict[str, list[Use]]]:
     If a parameter is a single number for all its uses, the first use stands for all.
     """
     uses: dict[str, dict[str, list[Use]]] = {kind: {} for kind in MODIFIER_TYPES}
-    for use in map(Use._make, placed(channels)):
-        named = uses[use.modifier.type]
-        if use.modifier.name not in named:
-            named[use.modifier.name] = [use]
-        elif use.modifier.type not in _SCALAR:
-            named[use.modifier.name].append(use)
+    for channel, sample, modifier in placed(channels):
+        named = uses[modifier.type]
+        if modifier.name not in named:
+            named[modifier.name] = [Use(channel, sample, modifier)]
+        elif modifier.type not in _SCALAR:
+            named[modifier.name].append(Use(channel, sample, modifier))
     return uses
 
 

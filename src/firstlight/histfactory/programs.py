@@ -10,15 +10,18 @@ and a script must give the same digits in every run.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from firstlight import forks
-from firstlight.histfactory.array_types import Numpy
-from firstlight.histfactory.blas_threads import one_blas_thread
+from firstlight.histfactory.array_types import Array, Numpy
 from firstlight.histfactory.devices import copied, divided, filled
 from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
@@ -68,12 +71,21 @@ class Patience:
         """A context in which NumPy works on this many calls; their cost is counted."""
         spent = self._spent.get(prepared.kind, 0.0)
         self._spent[prepared.kind] = spent + calls * self._seconds(prepared)
-        with one_blas_thread(of_jax=False), np.errstate(all="ignore"):
+        with one_thread(prepared, of_jax=False), np.errstate(all="ignore"):
             yield
 
     def end(self, model: Prepared | Description) -> None:
         """Note that the program is compiled."""
         self._over.add(model.kind)
+
+
+def one_thread(prepared: Prepared, of_jax: bool = True) -> AbstractContextManager[None]:
+    """A context in which BLAS computes with a model on one thread; `of_jax`: JAX's, too."""
+    if prepared.is_small:
+        return contextlib.nullcontext()
+    from firstlight.histfactory.blas_threads import one_blas_thread  # small models need none of it
+
+    return one_blas_thread(of_jax=of_jax)
 
 
 class Program:
@@ -84,6 +96,7 @@ class Program:
         self.function = function
         self._patience = Patience(evaluations)
         self._installed: dict[Hashable, Callable[..., Any]] = {}  # by kind of model
+        self._packed: dict[Hashable, PackedProgram] = {}  # by kind of model and shapes
 
     def is_due(self, model: Prepared, calls: int = 1) -> bool:
         """Whether to run compiled, given that at least `calls` more calls follow."""
@@ -113,8 +126,12 @@ class Program:
         self._patience.end(prepared)
         if self.is_installed(prepared):
             return self._installed[prepared.kind](prepared, *arrays)
-        with float64_scope():
-            return jax.device_get(self._jitted(prepared.on_device, *arrays))
+        leaves = leaves_of(arrays)
+        key = (prepared.kind, *[getattr(leaf, "shape", ()) for leaf in leaves])
+        program = self._packed.get(key)
+        if program is None:
+            program = self._packed[key] = PackedProgram(self.function, arrays)
+        return program(prepared.on_device, leaves)
 
     def on_devices(self, prepared: Prepared, *arrays: Any, devices: tuple[jax.Device, ...]) -> Any:
         """Like `compiled`, with the rows of the last array divided among devices."""
@@ -134,6 +151,81 @@ class Program:
 
         program: Callable[..., Any] = jax.jit(in_program, compiler_options=compiler_options())
         return program
+
+
+class PackedProgram:
+    """A compiled function whose arrays travel in one vector each way.
+
+    JAX takes microseconds to copy an array, however small, and a small fit takes not many more.
+    """
+
+    def __init__(self, function: Callable[..., Any], arrays: tuple[object, ...]) -> None:
+        """arrays: an example of the arguments after `prepared`."""
+        self._function = function
+        self._given = Packing(arrays)
+        self._result: Packing | None = None
+
+    def __call__(self, prepared: Prepared, leaves: list[Any]) -> Any:
+        """The result in NumPy arrays; leaves: those of the arguments, in their order."""
+        vector = np.concatenate(leaves, axis=None, dtype=np.float64)
+        with float64_scope():
+            packed = np.asarray(self._jitted(prepared, vector))
+        assert self._result is not None
+        return self._result.unpacked(packed)
+
+    @cached_property
+    def _jitted(self) -> Callable[[Prepared, Array], Array]:
+        def in_program(prepared: Prepared, vector: Array) -> Array:
+            found = self._function(prepared, *self._given.unpacked(vector), xp=jnp)
+            self._result = Packing(found)
+            leaves = [jnp.ravel(leaf).astype(jnp.float64) for leaf in leaves_of(found)]
+            return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
+
+        program: Callable[..., Any] = jax.jit(in_program, compiler_options=compiler_options())
+        return program
+
+
+class Packing:
+    """How nested tuples of arrays lie in one vector of 64-bit floats; these hold counts exactly."""
+
+    def __init__(self, example: Any) -> None:
+        leaves = leaves_of(example)
+        count = itertools.count()
+        self._tree = map_leaves(lambda leaf: next(count), example)  # numbers instead of arrays
+        ends = list(itertools.accumulate(math.prod(np.shape(leaf)) for leaf in leaves))
+        begins = [0, *ends[:-1]]
+        self._parts = [
+            (slice(begin, end) if np.ndim(leaf) else begin, np.shape(leaf), _conversion_to(leaf))
+            for leaf, begin, end in zip(leaves, begins, ends, strict=True)
+        ]
+
+    def unpacked(self, vector: Array) -> Any:
+        """The arrays, as views if they are floats; those without axes as scalars."""
+        arrays = []
+        for where, shape, convert in self._parts:
+            part = vector[where]
+            if len(shape) > 1:
+                part = part.reshape(shape)
+            arrays.append(part if convert is None else convert(part))
+        return map_leaves(arrays.__getitem__, self._tree)
+
+
+def _conversion_to(leaf: Any) -> Callable[[Any], Any] | None:
+    """Makes numbers of the type of an array from floats; None if they are floats."""
+    kind = getattr(leaf, "dtype", None)
+    if kind is None or np.issubdtype(kind, np.floating):
+        return None
+    # Calling the type converts a scalar in a quarter of the time that `astype` takes.
+    return methodcaller("astype", kind) if np.ndim(leaf) else kind.type
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The arrays in nested tuples, in order."""
+    if tree is None:
+        return []
+    if not isinstance(tree, tuple):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves_of(part)]
 
 
 def compile_at_once(model: Prepared | Description) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 from firstlight.histfactory.channels import (
     Channel,
@@ -19,7 +19,6 @@ from firstlight.histfactory.channels import (
     read_observations,
 )
 from firstlight.histfactory.parameter_sets import ParameterSet, read_settings, resolve_parameters
-from firstlight.histfactory.patches import Patch, apply_patches
 from firstlight.histfactory.workspace_file import (
     ContentError,
     Json,
@@ -32,6 +31,9 @@ from firstlight.histfactory.workspace_file import (
     require_name,
     require_object,
 )
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.patches import Patch
 
 _WORKSPACE_KEYS = ("channels", "measurements", "observations", "version")
 _MODEL_KEYS = ("channels", "parameters", "poi")
@@ -47,8 +49,7 @@ class MeasurementPoi(Enum):
 MEASUREMENT_POI = MeasurementPoi.DEFAULT
 
 
-@dataclass(frozen=True, eq=False)
-class Specification:
+class Specification(NamedTuple):
     """The content of a likelihood, resolved and in pyhf's order."""
 
     source: str  # the file, or "workspace"; messages begin with it
@@ -97,8 +98,12 @@ def parse(
     try:
         if not isinstance(plain, Mapping):
             raise ContentError(f"must be an object at the top level, not {described(plain)}.")
-        patched = apply_patches(dict(plain), patches, name) if patches else dict(plain)
-        return _specification(name, patched, measurement, require_observations, poi)
+        plain = dict(plain)
+        if patches:
+            from firstlight.histfactory.patches import apply_patches  # few workspaces are patched
+
+            plain = apply_patches(plain, patches, name)
+        return _specification(name, plain, measurement, require_observations, poi)
     except ContentError as fault:
         raise fault.error(name) from None
 

@@ -24,7 +24,6 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firstlight.histfactory.argument_checks import ModelError
 from firstlight.histfactory.array_types import Array, ArrayLike, Index, Numpy
@@ -33,6 +32,8 @@ from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from firstlight.histfactory.model import Model
 
 Key = str | tuple[str, ...]

@@ -9,6 +9,7 @@ passes adds its place, and the outermost turns it into a `WorkspaceError` that b
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -122,7 +123,8 @@ def read_json(path: str | os.PathLike[str]) -> Json:
     source = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            text = file.read().decode("utf-8-sig")
+            # The codec "utf-8-sig" would have to be imported.
+            text = file.read().removeprefix(codecs.BOM_UTF8).decode()
     except FileNotFoundError:
         raise WorkspaceError(f"{source}: no such file. Check the path.") from None
     except IsADirectoryError:
