@@ -210,7 +210,7 @@ def test_a_model_specification_needs_no_data_and_its_poi_is_mu_by_default() -> N
     plain = pyhf.simplemodels.uncorrelated_background([5.0, 6.0], [50.0, 60.0], [7.0, 8.0]).spec
     spec = parse(plain, require_observations=False)
     assert spec.observed is None and spec.poi == "mu" and spec.measurement == ""
-    assert_as_pyhf(spec, pyhf.Model(plain))
+    assert_as_pyhf(spec, pyhf.Model(plain, poi_name="mu"))  # pyhf 0.7.6 needs no name
     assert parse({**plain, "poi": ""}, require_observations=False).poi is None
     with pytest.raises(WorkspaceError, match=r"without data\. Give the workspace"):
         parse(plain)

@@ -158,7 +158,7 @@ def _specification(
 def _model_config(
     plain: JsonObject, channels: Sequence[Channel], measurement: str | int | None
 ) -> tuple[str, JsonObject]:
-    """A model specification is its own measurement; its poi is `mu` by default, as in pyhf."""
+    """A model specification is its own measurement; its poi is `mu` by default, as in pyhf 0.7."""
     if measurement is not None:
         raise ContentError(
             f"is a model specification: there is no measurement {measurement!r} to choose."
