@@ -31,6 +31,17 @@ def model(workspace: dict[str, Any]) -> hf.Model:
     return hf.load(workspace, sizes=SIZES)
 
 
+NO_NAMES = [["mu"], ["mu", "lumi"], ("mu",), 5, 0, 0.0, NAN, True, False, {}, {"mu"}, b"mu", str]
+
+
+@pytest.mark.parametrize("poi", NO_NAMES, ids=str)
+def test_a_parameter_of_interest_that_is_no_name_is_refused(
+    workspace: dict[str, Any], poi: Any
+) -> None:
+    with pytest.raises(hf.WorkspaceError, match="^workspace: poi must be the name of one param"):
+        hf.load(workspace, poi=poi)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

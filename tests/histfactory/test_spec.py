@@ -648,7 +648,7 @@ def test_a_template_of_the_wrong_length_is_reported_with_its_place() -> None:
     )
 
 
-@pytest.mark.parametrize("wanted", ["nain", 2, -3, 1.5])
+@pytest.mark.parametrize("wanted", ["nain", 2, -3, 1.5, True, ["main"], {}])
 def test_an_unknown_measurement_is_refused_and_the_known_ones_are_listed(wanted: Any) -> None:
     with pytest.raises(WorkspaceError, match=r"has no measurement .*It has 'main', 'no poi'\."):
         parse(full(), measurement=wanted)
