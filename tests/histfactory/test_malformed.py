@@ -38,7 +38,7 @@ NO_NAMES = [["mu"], ["mu", "lumi"], ("mu",), 5, 0, 0.0, NAN, True, False, {}, {"
 def test_a_parameter_of_interest_that_is_no_name_is_refused(
     workspace: dict[str, Any], poi: Any
 ) -> None:
-    with pytest.raises(hf.WorkspaceError, match="^workspace: poi must be the name of one param"):
+    with pytest.raises(hf.WorkspaceError, match=r"^workspace: poi must be the name of one param"):
         hf.load(workspace, poi=poi)
 
 

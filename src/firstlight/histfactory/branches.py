@@ -23,7 +23,7 @@ from firstlight.histfactory.array_types import Array, Numpy, Truth
 from firstlight.histfactory.closed_form import Evaluation, variations
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import TINY_YIELD, Data, Prepared
-from firstlight.histfactory.newton import Minimum, Problem, Status, search
+from firstlight.histfactory.newton import Minimum, Problem, is_minimum, search
 from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
 
 #: Maximum number of searches per minimum.
@@ -106,12 +106,12 @@ def _search(
 def _is_settled(found: Minimum, risks: Array, xp: Numpy) -> Array:
     """Whether one search is enough."""
     calm = xp.max(risks, initial=0.0) <= RISKY
-    return calm & (found.status == int(Status.CONVERGED))
+    return calm & is_minimum(found)
 
 
 def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Numpy) -> Plan:
     """The plan after a search."""
-    converged = found.status == int(Status.CONVERGED)
+    converged = is_minimum(found)
     better = _improves(found.nll, converged, plan.best, problem.data, xp)
     here = _Best(found.theta, found.nll, converged)
     best = _Best(*(xp.where(better, a, b) for a, b in zip(here, plan.best, strict=True)))

@@ -26,7 +26,7 @@ from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart, is_minimum
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
@@ -165,7 +165,7 @@ class Eager(_Backend):
             return found
         with one_blas_thread() if self._on_cpu else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
-            if not (settled or (follow and found.status == int(Status.CONVERGED))):
+            if not (settled or (follow and is_minimum(found))):
                 found = _LOWEST.compiled(self.prepared, problem)
         return found
 

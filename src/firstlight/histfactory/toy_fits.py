@@ -26,7 +26,7 @@ from firstlight.histfactory.hypotheses import bounded, hypotheses, one_sided, re
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model
-from firstlight.histfactory.newton import Problem, Status
+from firstlight.histfactory.newton import Problem, Status, is_minimum
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.toy_draws import ToySource, entropy_of, toys_at
@@ -197,7 +197,8 @@ class ToyTest:
         held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, count, count))
         muhat = to_public(self.model, best.theta)[:, self.model.poi_index]
         q = np.where(muhat <= self.mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
-        q = np.where((best.status == 0) & (held.status == 0), q, np.nan)
+        # Leaving out toys for a negative expectation would leave out those with few events.
+        q = np.where(is_minimum(best) & is_minimum(held), q, np.nan)
         return q, np.maximum(best.branches, held.branches)
 
     def result(self, signal: Floats, background: Floats, branches: int) -> ToyCLs:

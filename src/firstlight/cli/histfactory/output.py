@@ -76,7 +76,9 @@ def ending(problems: Iterable[str]) -> int:
 
 def unconverged(result: FitResult, what: str) -> list[str]:
     """A problem if a fit did not converge."""
-    return [] if result.converged else [f"{what} DID NOT CONVERGE: {result.status.message}"]
+    if result.converged:
+        return []
+    return [f"{what} DID NOT CONVERGE: {result.status.message}", *map(str, result.negative_bins)]
 
 
 def measured(value: float, sigma: float) -> tuple[str, str]:
