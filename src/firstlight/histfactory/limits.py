@@ -17,13 +17,14 @@ from firstlight.histfactory.array_types import (
     Number,
     Numpy,
     Parameters,
-    Truth,
 )
 from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.engine import Traced, engine_for
 from firstlight.histfactory.exclusion import (
     BANDS,
     CLs,
+    CLsStatus,
+    Ended,
     HypothesisTest,
     Minima,
     PairSearch,
@@ -31,6 +32,7 @@ from firstlight.histfactory.exclusion import (
     as_pair,
     cls_of,
     q_of_asimov,
+    status_of,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import require_statistic
@@ -47,13 +49,13 @@ _STEPS = 60
 
 @pytree
 @dataclass(frozen=True)
-class UpperLimit:
+class UpperLimit(Ended):
     """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
 
     observed: Number
     expected: Array
     level: Number
-    converged: Truth
+    status_code: Count
     branches: Count  # the largest number of minima found by one of its fits
 
 
@@ -69,8 +71,8 @@ def upper_limit(
 ) -> UpperLimit:
     """The signal strength at which CLs falls to `level`. It may exceed the parameter's bounds.
 
-    Fails if `level` is not a probability. `.converged` is false if a fit did not converge or CLs
-    never falls to the level.
+    Fails if `level` is not a probability. `.status` says if a fit did not converge, CLs never falls
+    to the level, or is undefined because the data are impossible without signal.
     """
     require_statistic(test_statistic)
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
@@ -154,21 +156,24 @@ def _first_sigma(setup: Setup) -> Array:
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 
+@np.errstate(all="ignore")  # as in `cls_of`
 def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
     """The limits of a test outside JAX transformations, one root after another."""
     sigma = _sigma(test, 1.0)
-    values, good, branches = [], True, 1
+    values, branches = [], 1
+    status = int(status_of(np, test.null, test.free, test.null))
     for i, band in enumerate((None, *BANDS)):
         bracket = _opened(np, _guess(sigma, band, level), level)
         # There is no limit to find where CLs is NaN.
         while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
             result = test.at(float(bracket.next))
-            good &= result.converged
+            status = max(status, result.status_code)
             branches = max(branches, result.branches)
             bracket = _advance(np, bracket, _height(np, result, i, level))
         values.append(float(bracket.next) if bracket.closed else math.nan)
-        good &= bool(bracket.closed)
-    return UpperLimit(values[0], np.array(values[1:]), level, good, branches)
+        if not bracket.closed:
+            status = max(status, int(CLsStatus.LEVEL_NOT_REACHED))
+    return UpperLimit(values[0], np.array(values[1:]), level, status, branches)
 
 
 class _Search(NamedTuple):
@@ -200,11 +205,13 @@ def _in_program(setup: Setup, level: Number) -> UpperLimit:
         result = test.at(mu, as_pair(pair))
         _, slope = jax.jvp(still_height, (mu,), (jnp.ones_like(mu),))
         root = mu - _height(jnp, result, band, level) / slope
-        return root, result.converged, result.branches
+        return root, result.status_code, result.branches
 
     bands = jnp.arange(len(end.roots))
-    roots, fitted, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
-    return UpperLimit(roots[0], roots[1:], level, jnp.all(end.closed & fitted), jnp.max(branches))
+    roots, tested, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
+    found = jnp.where(jnp.all(end.closed), 0, int(CLsStatus.LEVEL_NOT_REACHED))
+    status = jnp.maximum(jnp.max(tested), found.astype(jnp.int32))
+    return UpperLimit(roots[0], roots[1:], level, status, jnp.max(branches))
 
 
 def _find_roots(search: PairSearch, level: Number) -> _Search:

@@ -20,7 +20,15 @@ from firstlight.histfactory.array_types import (
 )
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
+from firstlight.histfactory.exclusion import (
+    BANDS,
+    CLsStatus,
+    Ended,
+    HypothesisTest,
+    Setup,
+    require_possible_strength,
+    status_of,
+)
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
 from firstlight.histfactory.hypotheses import bounded, hypotheses, one_sided, require_statistic
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
@@ -63,7 +71,7 @@ class Toys:
 
 
 @dataclass(frozen=True, eq=False)
-class ToyCLs:
+class ToyCLs(Ended):
     """CLs from pseudo-experiments, and the test statistics behind it."""
 
     observed: float
@@ -74,7 +82,8 @@ class ToyCLs:
     q: float
     q_signal: Floats  # of every signal + background toy; NaN where a fit did not converge
     q_background: Floats
-    not_converged: int
+    not_converged: int  # toys
+    status_code: int  # of the fits to the observed data
     branches: int  # the largest number of minima found by one of the fits
 
 
@@ -175,6 +184,7 @@ class ToyTest:
     test_statistic: str
     compiled: bool
     q: float  # of the observed data
+    status_code: int  # of the fits to them; see `CLsStatus`
     branches: int  # the largest number of minima found by one of the fits to them
 
     def statistics(
@@ -186,6 +196,8 @@ class ToyTest:
         devices: Devices = None,
     ) -> tuple[Floats, Floats]:
         """The statistic of each toy of a source (NaN if a fit failed), and its number of minima."""
+        if self.status_code == CLsStatus.IMPOSSIBLE_NULL:  # there is no model to draw from
+            return np.full(end - begin, np.nan), np.ones(end - begin, np.int32)
         engine, source = Eager(self.model, self.compiled, devices), self.sources[which]
         drawn = source.draw(begin, end)
         free, at_mu = hypotheses(engine, drawn, [None, self.mu], self.fixed, None)
@@ -213,6 +225,7 @@ class ToyTest:
             q=self.q,
             q_signal=signal,
             q_background=background,
+            status_code=self.status_code,
             not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
             branches=max(branches, self.branches),
         )
@@ -234,6 +247,8 @@ def toy_cls(
     """CLs from `n` toys with and `n` without signal, each drawn at the best-fit parameters.
 
     Toys whose fits did not converge are counted in `.not_converged` and left out of the fractions.
+    `.status` is that of the fits to the data; where these are impossible without signal, the result
+    is NaN.
     devices: as for `toys`.
     """
     test = plan_toy_cls(model, mu, n, key, data=data, fixed=fixed, test_statistic=test_statistic)
@@ -276,6 +291,7 @@ def plan_toy_cls(
         test_statistic=test_statistic,
         compiled=Eager(model).deciding(4 * count).compiled is True,
         q=plain(one_sided(engine, mu, test.free, on_data)),
+        status_code=int(status_of(np, test.null, test.free, test.null, on_data)),
         branches=max(int(f.branches) for f in (test.free, test.null, on_data)),
     )
 
