@@ -433,7 +433,7 @@ def test_a_test_whose_null_is_impossible_is_nan_and_names_the_bins(
             continue
         count += 1
         together = hf.cls(model, [0.5, 1.0])
-        assert together.status_code.tolist() == [3, 3] and np.isnan(together.observed).all()
+        assert together.status_code.tolist() == [4, 4] and np.isnan(together.observed).all()
         tests = (found, hf.upper_limit(model), hf.toy_cls(model, 0.5, 20))
         for result in (*tests, hf.cls(model, 0.5, test_statistic="q")):
             assert result.status is hf.CLsStatus.IMPOSSIBLE_NULL and not result.converged
@@ -453,6 +453,13 @@ def test_an_impossible_null_is_nan_with_a_status_in_programs_and_by_given_data(m
         found = jax.jit(lambda d: hf.cls(model, 0.5, d))(data)
     assert np.isnan(found.observed) and found.status_code == hf.CLsStatus.IMPOSSIBLE_NULL
     assert not found.converged
+
+
+def test_data_that_are_impossible_as_doubles_have_a_status(make: Any) -> None:
+    """100 000 of a million events are missing: 900 standard deviations below the background."""
+    found = hf.cls(load(make.counting([1.0], [1e6], [9e5])), 1.0)
+    assert np.isnan(found.observed) and found.status is hf.CLsStatus.UNLIKELY_NULL
+    assert np.all(found.expected > 0) and not found.converged
 
 
 def test_a_level_that_cls_never_reaches_is_a_status(make: Any) -> None:

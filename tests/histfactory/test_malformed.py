@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mutations import attempt
 
 from firstlight import histfactory as hf
+from firstlight.histfactory import branches, newton
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.templates import with_arrays
 
@@ -111,6 +113,20 @@ def test_wrong_arguments_raise_errors_that_explain_them(model: hf.Model, name: s
     call, text = CALLS[name]
     with pytest.raises(hf.ModelError, match=text):
         call(model)
+
+
+def test_of_mutated_workspaces_nothing_comes_but_statuses_and_errors_that_explain(
+    monkeypatch: pytest.MonkeyPatch, computing: Any
+) -> None:
+    """`python tests/histfactory/mutations.py 10000` tries more."""
+    computing.by_numpy()
+    # Where no search converges, all steps of all searches are made.
+    monkeypatch.setattr(newton, "ITERATION_LIMIT", 20)
+    monkeypatch.setattr(branches, "MAX_STARTS", 2)
+    outcomes = [attempt(seed)[1] for seed in range(200)]
+    assert not [outcome for outcome in outcomes if outcome.startswith("FAILED")]
+    assert {"refused", "CONVERGED, CONVERGED", "CONVERGED, IMPOSSIBLE_NULL"} <= set(outcomes)
+    assert any(outcome.startswith("NEGATIVE_EXPECTATION") for outcome in outcomes)
 
 
 def test_model_without_a_parameter_of_interest_says_so(make: Any) -> None:

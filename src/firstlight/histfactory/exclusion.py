@@ -57,8 +57,9 @@ class CLsStatus(IntEnum):
 
     CONVERGED = 0
     LEVEL_NOT_REACHED = 1
-    NOT_CONVERGED = 2
-    IMPOSSIBLE_NULL = 3
+    UNLIKELY_NULL = 2
+    NOT_CONVERGED = 3
+    IMPOSSIBLE_NULL = 4
 
     @property
     def message(self) -> str:
@@ -68,15 +69,24 @@ class CLsStatus(IntEnum):
 
 _MESSAGES = {
     CLsStatus.CONVERGED: "all fits converged",
-    CLsStatus.LEVEL_NOT_REACHED: "CLs never falls to the level: the data exclude no signal.",
+    CLsStatus.LEVEL_NOT_REACHED: (
+        "no limit was found: CLs does not fall to the level, or is NaN before it does. Look at cls "
+        "of several signal strengths."
+    ),
+    CLsStatus.UNLIKELY_NULL: (
+        "the data are so unlikely with and without signal (38 standard deviations below what is "
+        "expected) that both probabilities are zero as doubles, and CLs, their ratio, is NaN. The "
+        "model does not describe these data."
+    ),
     CLsStatus.NOT_CONVERGED: (
         "a fit did not converge. Fit with the signal strength free, and fixed at the tested value "
         "and at 0: the status of each says why."
     ),
     CLsStatus.IMPOSSIBLE_NULL: (
-        "without signal the data are impossible, because a bin with events expects no background: "
-        "CLs, which compares with the background, is undefined (NaN). Give such bins a background, "
-        "merge them with others, or leave them out; bins_without_background(model) names them."
+        "without signal the data are impossible, because a bin with events expects no background "
+        "(or auxiliary data are impossible): CLs, which compares with the background, is undefined "
+        "(NaN). Give such bins a background, merge them with others, or leave them out; "
+        "bins_without_background(model) names them."
     ),
 }
 
@@ -284,7 +294,7 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
         q=plain(q),
         q_asimov=plain(q_asimov),
         muhat=plain(poi_value(engine, free)),
-        status_code=plain(status_of(xp, null, *minima)),
+        status_code=plain(xp.maximum(status_of(xp, null, *minima), _unlikely(xp, clb))),
         branches=most_branches(*(fit.branches for fit in minima)),
     )
 
@@ -295,6 +305,11 @@ def status_of(xp: Numpy, null: Minimum, *fits: Minimum) -> Array:
     code = xp.where(failed, int(CLsStatus.NOT_CONVERGED), int(CLsStatus.CONVERGED))
     impossible = int(CLsStatus.IMPOSSIBLE_NULL)
     return xp.where(xp.isfinite(null.nll), code, impossible).astype(xp.int32)
+
+
+def _unlikely(xp: Numpy, clb: Array) -> Array:
+    """The code of a CLs whose denominator underflows."""
+    return xp.where(clb > 0, 0, int(CLsStatus.UNLIKELY_NULL)).astype(xp.int32)
 
 
 @in_float64

@@ -114,7 +114,7 @@ class FitResult:
 
     @property
     def converged(self) -> Truth:
-        """Whether the fit reached its EDM tolerance."""
+        """Whether the fit ended in a minimum, with possible expectations: see `Status`."""
         return self.status_code == int(Status.CONVERGED)
 
     @property
@@ -128,6 +128,8 @@ class FitResult:
                 "negative_bins is available for a single fit outside jit, grad and vmap. Compare "
                 "expected_data(model, fit.values) with the data."
             )
+        if self.status is not Status.NEGATIVE_EXPECTATION:
+            return []
         prepared, data, theta = self._hessian
         cells = yields(prepared, theta, np)
         return yields_where(self.about, is_negative(cells, data.main, np), data, cells)

@@ -167,7 +167,9 @@ def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
         # There is no limit to find where CLs is NaN.
         while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
             result = test.at(float(bracket.next))
-            status = max(status, result.status_code)
+            # An expected limit needs no CLb of the data.
+            if result.status_code > CLsStatus.UNLIKELY_NULL:
+                status = max(status, result.status_code)
             branches = max(branches, result.branches)
             bracket = _advance(np, bracket, _height(np, result, i, level))
         values.append(float(bracket.next) if bracket.closed else math.nan)
@@ -209,8 +211,9 @@ def _in_program(setup: Setup, level: Number) -> UpperLimit:
 
     bands = jnp.arange(len(end.roots))
     roots, tested, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
-    found = jnp.where(jnp.all(end.closed), 0, int(CLsStatus.LEVEL_NOT_REACHED))
-    status = jnp.maximum(jnp.max(tested), found.astype(jnp.int32))
+    tested = jnp.where(tested > int(CLsStatus.UNLIKELY_NULL), tested, 0)
+    reached = jnp.where(jnp.all(end.closed), 0, int(CLsStatus.LEVEL_NOT_REACHED))
+    status = jnp.maximum(jnp.max(tested), reached).astype(jnp.int32)
     return UpperLimit(roots[0], roots[1:], level, status, jnp.max(branches))
 
 
