@@ -93,6 +93,10 @@ CALLS: dict[str, tuple[Callable[[hf.Model], Any], str]] = {
     "negative key": (lambda m: hf.toys(m, 2, key=-1), "key"),
     "word as key": (lambda m: hf.toys(m, 2, key="abc"), "key"),
     "toys at NaN": (lambda m: hf.toys(m, 2, parameters={"mu": NAN}), "nan|finite"),
+    "toys of fewer than no events": (
+        lambda m: hf.toys(m, 2, parameters={"mu": -20.0}),
+        "channel 'SR', bin 0 expects -130 events",
+    ),
     "asimov of nothing": (hf.asimov, "mu=|parameters="),
     "asimov of NaN": (lambda m: hf.asimov(m, mu=NAN), "nan|finite"),
     "scan of nothing": (lambda m: hf.scan(m, values=[]), "finite numbers"),

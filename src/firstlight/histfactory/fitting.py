@@ -23,7 +23,7 @@ from firstlight.histfactory.closed_form import Curvature, assemble, dense_hessia
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.likelihood import Data, Prepared, yields
+from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Description, Model
@@ -131,7 +131,8 @@ class FitResult:
         if self.status is not Status.NEGATIVE_EXPECTATION:
             return []
         prepared, data, theta = self._hessian
-        cells = yields(prepared, theta, np)
+        with np.errstate(all="ignore"):  # the yields as the fit saw them
+            cells = evaluate(prepared, data, theta, curvature=False, xp=np).cells
         return yields_where(self.about, is_negative(cells, data.main, np), data, cells)
 
     @property
