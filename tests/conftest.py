@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,8 +49,30 @@ def _load_blas_with_one_thread() -> None:
         import scipy.linalg.cython_lapack  # noqa: F401
 
 
+def _import_pyhf_from_source() -> None:
+    """Compare with the checkout of pyhf in PYHF_SOURCE, if given, instead of the installed pyhf."""
+    if not (source := os.environ.get("PYHF_SOURCE")):
+        return
+    package = Path(source, "src", "pyhf").resolve()
+    if not (package / "__init__.py").is_file():
+        raise pytest.UsageError(
+            f"PYHF_SOURCE={source}: no src/pyhf in it. Give a checkout of pyhf."
+        )
+    sys.path.insert(0, str(package.parent))
+    if not (package / "_version.py").exists():  # only a build writes it
+        version: Any = types.ModuleType("pyhf._version")
+        version.version = "0+source"
+        sys.modules["pyhf._version"] = version
+
+
+def pytest_report_header() -> str | None:
+    source = os.environ.get("PYHF_SOURCE")
+    return f"pyhf: from {source}" if source else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Commands that tests start have their own cache, and answer to Ctrl-C."""
+    _import_pyhf_from_source()
     # A shell without job control starts background jobs with SIGINT ignored; children inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

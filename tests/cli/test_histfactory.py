@@ -298,6 +298,47 @@ def test_a_fit_that_does_not_converge_says_so_and_exits_with_1(
     assert "NOT CONVERGED" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "results"),
+    [
+        (("cls", "--mu", "1", "2"), lambda given: given["results"]),
+        (("limit",), lambda given: [given]),
+        (("toys", "--cls", "1", "-n", "4"), lambda given: [given]),
+    ],
+    ids=["cls", "limit", "toys"],
+)
+def test_an_impossible_null_says_why_and_names_the_bins(
+    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: Any, results: Any
+) -> None:
+    path = write(tmp_path / "w.json", make.counting([5.0, 1.0, 2.0], [0, 50, 0], [3, 51, 1]))
+    command = ["hf", arguments[0], str(path), *arguments[1:]]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert "nan" not in out.lower()
+    assert err.count("without signal the data are impossible") == 1
+    for line in ("channel 'SR', bin 0 (3 observed, 0 expected)", "channel 'SR', bin 2 (1 obs"):
+        assert err.count(line) == 1
+    assert main([*command, "--json"]) == 1
+    for result in results(json.loads(capsys.readouterr().out, parse_constant=pytest.fail)):
+        assert result["observed"] is None and "expects no background" in result["status"]
+        assert [b["bin"] for b in result["bins_without_background"]] == [0, 2]
+
+
+def test_a_negative_expectation_names_the_bin(
+    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slope 5 of the first bin wins: μ = 12/(5 + 2) - 20/5, where bin 1 expects 3 + 2μ."""
+    bounds = {"name": "mu", "inits": [0.0], "bounds": [[-9.0, 9.0]]}
+    plain = make.counting([5.0, 2.0], [20.0, 3.0], [12, 0], parameters=[bounds])
+    path = write(tmp_path / "w.json", plain)
+    assert main(["hf", "fit", str(path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    expected = 3 + 2 * (12 / 7 - 4)
+    assert f"channel 'SR', bin 1 (0 observed, {expected:.4g} expected)" in err
+    (one,) = json.loads(out)["negative_bins"]
+    assert one["expected"] == pytest.approx(expected, rel=1e-8)
+
+
 # --- inspect --------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from firstlight.histfactory.programs import Patience
@@ -31,6 +32,17 @@ def judge() -> Callable[..., tuple[Any, list[float]]]:
         return model, parsed.data(model)
 
     return model_and_data
+
+
+@pytest.fixture(scope="session")
+def code2_of_pyhf_is_corrected() -> bool:
+    """Whether this pyhf computes code 2 for α < -1 as HistFactory defines it (0.7.6 does not)."""
+    import pyhf
+
+    down, nominal, up = 8.0, 10.0, 13.0
+    a, b = (up + down) / 2 - nominal, (up - down) / 2
+    code2 = pyhf.interpolators.code2(np.array([[[[down], [nominal], [up]]]]))
+    return bool(np.isclose(code2(np.array([[-3.0]])).item(), (b - 2 * a) * (-3.0 + 1)))
 
 
 class Computing:

@@ -475,6 +475,84 @@ def test_limit_beyond_the_bounds_scales_as_within(make: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+# --- tests that cannot be made --------------------------------------------------------------------
+
+
+def without_some_background(make: Any, seed: int) -> tuple[Plain, list[tuple[str, int]]]:
+    """Two channels in which bins may lack background, and those of them that have events."""
+    rng = np.random.default_rng(seed)
+    channels, data, impossible = [], [], []
+    for name in ("A", "B"):
+        background = rng.uniform(5, 50, 2) * (rng.random(2) < 0.75)
+        observed = rng.poisson(background + 2.0)
+        impossible += [(name, i) for i in range(2) if not background[i] and observed[i]]
+        signal = make.sample("s", [3.0, 2.0], make.modifier("normfactor", "mu"))
+        rate = make.normsys("n", 0.9, 1.1)
+        channels.append(make.channel(name, signal, make.sample("b", background, rate)))
+        data.append(observed)
+    return make.workspace(channels, data), impossible
+
+
+def test_a_test_whose_null_is_impossible_is_nan_and_names_the_bins(
+    make: Any, computing: Any
+) -> None:
+    computing.by_numpy()
+    count = 0
+    for seed in range(10):
+        workspace, impossible = without_some_background(make, seed)
+        model = load(workspace)
+        bins = hf.bins_without_background(model)
+        assert [(one.channel, one.bin) for one in bins] == impossible
+        found = hf.cls(model, 0.5)
+        if not impossible:
+            assert found.status is hf.CLsStatus.CONVERGED and np.isfinite(found.observed)
+            continue
+        count += 1
+        together = hf.cls(model, [0.5, 1.0])
+        assert together.status_code.tolist() == [4, 4] and np.isnan(together.observed).all()
+        tests = (found, hf.upper_limit(model), hf.toy_cls(model, 0.5, 20))
+        for result in (*tests, hf.cls(model, 0.5, test_statistic="q")):
+            assert result.status is hf.CLsStatus.IMPOSSIBLE_NULL and not result.converged
+            assert np.isnan(result.observed) and np.isnan(result.expected).all()
+    assert 2 < count < 9
+
+
+def test_an_impossible_null_is_nan_with_a_status_in_programs_and_by_given_data(make: Any) -> None:
+    model = load(make.counting([3.0, 2.0], [0.0, 9.0], [0, 11]))
+    assert hf.cls(model, 0.5).converged and not hf.bins_without_background(model)
+    data = np.array([2.0, 11.0])
+    (bin_,) = hf.bins_without_background(model, data)
+    assert bin_ == ("SR", 0, 2.0, 0.0) and str(bin_) == (
+        "channel 'SR', bin 0 (2 observed, 0 expected)"
+    )
+    with jax.enable_x64(True):
+        found = jax.jit(lambda d: hf.cls(model, 0.5, d))(data)
+    assert np.isnan(found.observed) and found.status_code == hf.CLsStatus.IMPOSSIBLE_NULL
+    assert not found.converged
+
+
+def test_data_that_are_impossible_as_doubles_have_a_status(make: Any) -> None:
+    """100 000 of a million events are missing: 900 standard deviations below the background."""
+    found = hf.cls(load(make.counting([1.0], [1e6], [9e5])), 1.0)
+    assert np.isnan(found.observed) and found.status is hf.CLsStatus.UNLIKELY_NULL
+    assert np.all(found.expected > 0) and not found.converged
+
+
+def test_a_level_that_cls_never_reaches_is_a_status(make: Any) -> None:
+    """A signal that is not there excludes nothing, however strong."""
+    limit = hf.upper_limit(load(make.counting([0.0], [50.0], [52])))
+    assert limit.status is hf.CLsStatus.LEVEL_NOT_REACHED and not limit.converged
+
+
+def test_a_failed_fit_to_the_data_is_a_status_of_toys(make: Any) -> None:
+    """Without events, the best fit of a negative signal is where its bound is."""
+    model = load(make.counting([5.0], [1.0], [0], parameters=[NEGATIVE]))
+    assert hf.toy_cls(model, 1.0, 20).converged
+    found = hf.toy_cls(model, 1.0, 20, test_statistic="q")
+    assert found.status is hf.CLsStatus.NOT_CONVERGED
+    assert found.not_converged == 0 and 0 <= found.clsb <= found.clb <= 1
+
+
 def test_limit_is_pyhfs(make: Any, judge: Callable[..., Any]) -> None:
     import pyhf
 

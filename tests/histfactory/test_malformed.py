@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mutations import attempt
 
 from firstlight import histfactory as hf
+from firstlight.histfactory import branches, newton
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.templates import with_arrays
 
@@ -29,6 +31,17 @@ def workspace(make: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def model(workspace: dict[str, Any]) -> hf.Model:
     return hf.load(workspace, sizes=SIZES)
+
+
+NO_NAMES = [["mu"], ["mu", "lumi"], ("mu",), 5, 0, 0.0, NAN, True, False, {}, {"mu"}, b"mu", str]
+
+
+@pytest.mark.parametrize("poi", NO_NAMES, ids=str)
+def test_a_parameter_of_interest_that_is_no_name_is_refused(
+    workspace: dict[str, Any], poi: Any
+) -> None:
+    with pytest.raises(hf.WorkspaceError, match=r"^workspace: poi must be the name of one param"):
+        hf.load(workspace, poi=poi)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +93,10 @@ CALLS: dict[str, tuple[Callable[[hf.Model], Any], str]] = {
     "negative key": (lambda m: hf.toys(m, 2, key=-1), "key"),
     "word as key": (lambda m: hf.toys(m, 2, key="abc"), "key"),
     "toys at NaN": (lambda m: hf.toys(m, 2, parameters={"mu": NAN}), "nan|finite"),
+    "toys of fewer than no events": (
+        lambda m: hf.toys(m, 2, parameters={"mu": -20.0}),
+        "channel 'SR', bin 0 expects -130 events",
+    ),
     "asimov of nothing": (hf.asimov, "mu=|parameters="),
     "asimov of NaN": (lambda m: hf.asimov(m, mu=NAN), "nan|finite"),
     "scan of nothing": (lambda m: hf.scan(m, values=[]), "finite numbers"),
@@ -100,6 +117,20 @@ def test_wrong_arguments_raise_errors_that_explain_them(model: hf.Model, name: s
     call, text = CALLS[name]
     with pytest.raises(hf.ModelError, match=text):
         call(model)
+
+
+def test_of_mutated_workspaces_nothing_comes_but_statuses_and_errors_that_explain(
+    monkeypatch: pytest.MonkeyPatch, computing: Any
+) -> None:
+    """`python tests/histfactory/mutations.py 10000` tries more."""
+    computing.by_numpy()
+    # Where no search converges, all steps of all searches are made.
+    monkeypatch.setattr(newton, "ITERATION_LIMIT", 20)
+    monkeypatch.setattr(branches, "MAX_STARTS", 2)
+    outcomes = [attempt(seed)[1] for seed in range(200)]
+    assert not [outcome for outcome in outcomes if outcome.startswith("FAILED")]
+    assert {"refused", "CONVERGED, CONVERGED", "CONVERGED, IMPOSSIBLE_NULL"} <= set(outcomes)
+    assert any(outcome.startswith("NEGATIVE_EXPECTATION") for outcome in outcomes)
 
 
 def test_model_without_a_parameter_of_interest_says_so(make: Any) -> None:

@@ -210,7 +210,7 @@ def test_a_model_specification_needs_no_data_and_its_poi_is_mu_by_default() -> N
     plain = pyhf.simplemodels.uncorrelated_background([5.0, 6.0], [50.0, 60.0], [7.0, 8.0]).spec
     spec = parse(plain, require_observations=False)
     assert spec.observed is None and spec.poi == "mu" and spec.measurement == ""
-    assert_as_pyhf(spec, pyhf.Model(plain))
+    assert_as_pyhf(spec, pyhf.Model(plain, poi_name="mu"))  # pyhf 0.7.6 needs no name
     assert parse({**plain, "poi": ""}, require_observations=False).poi is None
     with pytest.raises(WorkspaceError, match=r"without data\. Give the workspace"):
         parse(plain)
@@ -648,7 +648,7 @@ def test_a_template_of_the_wrong_length_is_reported_with_its_place() -> None:
     )
 
 
-@pytest.mark.parametrize("wanted", ["nain", 2, -3, 1.5])
+@pytest.mark.parametrize("wanted", ["nain", 2, -3, 1.5, True, ["main"], {}])
 def test_an_unknown_measurement_is_refused_and_the_known_ones_are_listed(wanted: Any) -> None:
     with pytest.raises(WorkspaceError, match=r"has no measurement .*It has 'main', 'no poi'\."):
         parse(full(), measurement=wanted)

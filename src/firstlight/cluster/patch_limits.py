@@ -130,7 +130,7 @@ class LimitJob:
             engine, data_of(model, None), as_fixed(model, self.fixed), None, self.test_statistic
         )
         limit = find_limits(HypothesisTest(setup), self.level)
-        names = ("observed", "expected", "converged", "branches")
+        names = ("observed", "expected", "status_code", "branches")
         return {name: np.asarray(getattr(limit, name)) for name in names}
 
     def _like_first(self, name: str) -> tuple[Model, bool]:
@@ -146,6 +146,6 @@ def _limit(arrays: Arrays, level: float) -> UpperLimit:
         observed=float(arrays["observed"]),
         expected=arrays["expected"],
         level=level,
-        converged=bool(arrays["converged"]),
+        status_code=int(arrays["status_code"]),
         branches=int(arrays["branches"]),
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         nll,
         nll_and_gradient,
     )
-    from firstlight.histfactory.exclusion import CLs, cls
+    from firstlight.histfactory.exclusion import CLs, CLsStatus, bins_without_background, cls
     from firstlight.histfactory.fitting import FitResult, fit, precompile
     from firstlight.histfactory.inference import Discovery, asimov, discovery, qmu, qmu_tilde
     from firstlight.histfactory.limits import UpperLimit, upper_limit
@@ -39,7 +39,7 @@ _HOME = {
     "argument_checks": ("ModelError",),
     "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
     "fitting": ("FitResult", "fit", "precompile"),
-    "exclusion": ("CLs", "cls"),
+    "exclusion": ("CLs", "CLsStatus", "bins_without_background", "cls"),
     "inference": ("Discovery", "asimov", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
     "loading": ("WorkspaceWarning", "load"),
@@ -52,6 +52,7 @@ _HOME = {
 
 __all__ = [
     "CLs",
+    "CLsStatus",
     "Discovery",
     "FitResult",
     "Impacts",
@@ -65,6 +66,7 @@ __all__ = [
     "WorkspaceError",
     "WorkspaceWarning",
     "asimov",
+    "bins_without_background",
     "cls",
     "discovery",
     "expected_data",

@@ -142,14 +142,14 @@ def _search(
 def _is_settled(found: Minimum, evidence: Evidence, xp: Numpy) -> Array:
     """Whether one search is enough."""
     calm = (xp.max(evidence.risks, initial=0.0) <= RISKY) & ~evidence.doubt
-    return calm & is_minimum(found.status)
+    return calm & is_minimum(found)
 
 
 def next_plan(
     model: Prepared, problem: Problem, plan: Plan, found: Minimum, fresh: Evidence, xp: Numpy
 ) -> Plan:
     """The plan after a search."""
-    converged = is_minimum(found.status)
+    converged = is_minimum(found)
     better = _improves(found.nll, converged, plan.best, problem.data, xp)
     here = _Best(found.theta, found.nll, converged)
     best = _Best(*(xp.where(better, a, b) for a, b in zip(here, plan.best, strict=True)))
@@ -350,7 +350,7 @@ def evidence_of(
     ]
     strong = (misfit > bins + 2 * xp.sqrt(bins)) | (found.iterations > _LONG + 3)
     strong |= xp.max(risks, initial=0.0) > RISKY
-    strong |= xp.any(at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) | ~is_minimum(found.status)
+    strong |= xp.any(at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) | ~is_minimum(found)
     return Evidence(risks, strong | (sum(sign.astype(xp.int32) for sign in signs) > 1))
 
 

@@ -181,7 +181,7 @@ class Eager(_Backend):
             return found
         with one_thread(self.prepared) if self._on_cpu else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
-            if not (settled or (follow and is_minimum(found.status))):
+            if not (settled or (follow and is_minimum(found))):
                 found = _LOWEST.compiled(self.prepared, problem)
         return found
 

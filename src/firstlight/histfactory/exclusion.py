@@ -12,14 +12,23 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from firstlight.histfactory.argument_checks import ModelError, as_numbers
-from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
+from firstlight.histfactory.array_types import (
+    Array,
+    Count,
+    DataSet,
+    Number,
+    Numpy,
+    Parameters,
+    Truth,
+)
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
-from firstlight.histfactory.fitting import Fixed, as_fixed
+from firstlight.histfactory.fitting import BinYield, Fixed, as_fixed, yields_where
 from firstlight.histfactory.hypotheses import (
     bounded,
     free_and_conditional,
@@ -34,7 +43,7 @@ from firstlight.histfactory.hypotheses import (
 )
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.likelihood import TINY_YIELD, Data, yields
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Minimum, Problem, is_settled
@@ -48,9 +57,69 @@ BANDS = (-2, -1, 0, 1, 2)
 _NEAR = 3
 
 
+class CLsStatus(IntEnum):
+    """How a test of a signal strength, or a search for a limit, ended; the largest of several."""
+
+    CONVERGED = 0
+    LEVEL_NOT_REACHED = 1
+    UNLIKELY_NULL = 2
+    NOT_CONVERGED = 3
+    IMPOSSIBLE_NULL = 4
+
+    @property
+    def message(self) -> str:
+        """An explanation, with advice."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    CLsStatus.CONVERGED: "all fits converged",
+    CLsStatus.LEVEL_NOT_REACHED: (
+        "no limit was found: CLs does not fall to the level, or is NaN before it does. Look at cls "
+        "of several signal strengths."
+    ),
+    CLsStatus.UNLIKELY_NULL: (
+        "the data are so unlikely with and without signal (38 standard deviations below what is "
+        "expected) that both probabilities are zero as doubles, and CLs, their ratio, is NaN. The "
+        "model does not describe these data."
+    ),
+    CLsStatus.NOT_CONVERGED: (
+        "a fit did not converge. Fit with the signal strength free, and fixed at the tested value "
+        "and at 0: the status of each says why."
+    ),
+    CLsStatus.IMPOSSIBLE_NULL: (
+        "without signal the data are impossible, because a bin with events expects no background "
+        "(or auxiliary data are impossible): CLs, which compares with the background, is undefined "
+        "(NaN). Give such bins a background, merge them with others, or leave them out; "
+        "bins_without_background(model) names them."
+    ),
+}
+
+
+class Ended:
+    """A result with a status code."""
+
+    status_code: Count
+
+    @property
+    def status(self) -> CLsStatus:
+        """How one test ended, with its `.message`; for several, or in jit, use `status_code`."""
+        if is_traced(self.status_code) or np.ndim(self.status_code):
+            raise ModelError(
+                "status is available for a single result outside jit, grad and vmap. Use "
+                "status_code, which is 0 where all fits converged."
+            )
+        return CLsStatus(int(self.status_code))
+
+    @property
+    def converged(self) -> Truth:
+        """Whether all fits converged, and a limit was found."""
+        return self.status_code == int(CLsStatus.CONVERGED)
+
+
 @pytree
 @dataclass(frozen=True)
-class CLs:
+class CLs(Ended):
     """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""
 
     observed: Number
@@ -61,7 +130,7 @@ class CLs:
     q: Number
     q_asimov: Number
     muhat: Number
-    converged: Truth
+    status_code: Count
     branches: Count  # the largest number of minima found by one of its fits
 
 
@@ -79,6 +148,8 @@ def cls(
 
     mu: one value, or outside `jit` an array of them, for a result with arrays.
     test_statistic: "qtilde", or "q", which allows a negative best-fit signal.
+
+    NaN where the data are impossible without signal: `.status` says so.
     """
     require_statistic(test_statistic)
     require_possible_strength(mu, test_statistic)
@@ -267,6 +338,7 @@ def interpolated(positions: Sequence[float], values: Sequence[Any], at: float) -
     return total
 
 
+@np.errstate(all="ignore")  # failed fits give NaN, and a status
 def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:
     """CLs from the four fits."""
     xp = engine.xp
@@ -276,7 +348,6 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
     q = one_sided(engine, mu, free, on_data) + known
     q_asimov = q_of_asimov(engine, on_asimov) + known
     observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, test_statistic)
-    converged = xp.stack([is_settled(fit.status) for fit in minima]).all()
     return CLs(
         observed=plain(observed),
         expected=xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
@@ -286,9 +357,37 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
         q=plain(q),
         q_asimov=plain(q_asimov),
         muhat=plain(poi_value(engine, free)),
-        converged=plain(converged),
+        status_code=plain(xp.maximum(status_of(xp, null, *minima), _unlikely(xp, clb))),
         branches=most_branches(*(fit.branches for fit in minima)),
     )
+
+
+def status_of(xp: Numpy, null: Minimum, *fits: Minimum) -> Array:
+    """The code of `CLsStatus` for a test with these fits."""
+    failed = ~xp.stack([is_settled(fit.status) for fit in fits]).all()
+    code = xp.where(failed, int(CLsStatus.NOT_CONVERGED), int(CLsStatus.CONVERGED))
+    impossible = int(CLsStatus.IMPOSSIBLE_NULL)
+    return xp.where(xp.isfinite(null.nll), code, impossible).astype(xp.int32)
+
+
+def _unlikely(xp: Numpy, clb: Array) -> Array:
+    """The code of a CLs whose denominator underflows."""
+    return xp.where(clb > 0, 0, int(CLsStatus.UNLIKELY_NULL)).astype(xp.int32)
+
+
+@in_float64
+def bins_without_background(
+    model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
+) -> list[BinYield]:
+    """The bins that have events, and no background at the start of the fit without signal.
+
+    They make CLs undefined. The arguments are those of `cls`.
+    """
+    engine = Eager(model, False)
+    (null,) = hypotheses(engine, data_of(model, data), [0.0], as_fixed(model, fixed), init)
+    cells = yields(engine.prepared, null.start, np)
+    impossible = (null.data.main > 0) & (cells.sum(axis=0) <= TINY_YIELD)
+    return yields_where(model.about, impossible, null.data, cells)
 
 
 def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Array:

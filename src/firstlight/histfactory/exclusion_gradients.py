@@ -130,7 +130,7 @@ def _cls_mixing(result: CLs, test_statistic: str) -> CLs:
         q=of_q,
         q_asimov=of_asimov,
         muhat=0.0,
-        converged=0.0,
+        status_code=0.0,
         branches=0.0,
     )
 

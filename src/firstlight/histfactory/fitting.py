@@ -28,7 +28,7 @@ from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import SINGULAR, factorise, solve
 from firstlight.histfactory.model import Description, Model
-from firstlight.histfactory.newton import Minimum, Problem, Status
+from firstlight.histfactory.newton import Minimum, Problem, Status, is_negative
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.histfactory.programs import Program
@@ -48,6 +48,28 @@ class _Point(NamedTuple):
     model: Prepared
     data: Data
     theta: Array
+
+
+class BinYield(NamedTuple):
+    """What a bin has, and what is expected of it."""
+
+    channel: str
+    bin: int  # from 0
+    observed: float
+    expected: float
+
+    def __str__(self) -> str:
+        return (
+            f"channel {self.channel!r}, bin {self.bin} ({self.observed:g} observed, "
+            f"{self.expected:.4g} expected)"
+        )
+
+
+def yields_where(about: Description, where: Array, data: Data, cells: Array) -> list[BinYield]:
+    """The bins for which `where` is true; cells: the expected yields [slot, bin]."""
+    pairs = zip(np.asarray(data.main).tolist(), cells.sum(axis=0).tolist(), strict=True)
+    bins = zip(about.bins, pairs, where.tolist(), strict=False)  # the rest is padding
+    return [BinYield(*place, *pair) for place, pair, chosen in bins if chosen]
 
 
 @pytree
@@ -98,7 +120,7 @@ class FitResult:
 
     @property
     def converged(self) -> Truth:
-        """Whether the fit reached its EDM tolerance."""
+        """Whether the fit ended in a minimum, with possible expectations: see `Status`."""
         return self.status_code == int(Status.CONVERGED)
 
     @property
@@ -118,6 +140,24 @@ class FitResult:
         moved[rows[:, 0]] = _in_flat_directions(*np.linalg.eigh(matrix))
         held = moved[self.about.structure.positions]
         return tuple(name for name, is_moved in zip(self.names, held, strict=True) if is_moved)
+
+    @property
+    def negative_bins(self) -> list[BinYield]:
+        """Bins without events of which the fit expects fewer than none.
+
+        There are some if the status is NEGATIVE_EXPECTATION. For a fit outside jit, grad and vmap.
+        """
+        if not isinstance(self._hessian, _Point) or np.ndim(self.status_code):
+            raise ModelError(
+                "negative_bins is available for a single fit outside jit, grad and vmap. Compare "
+                "expected_data(model, fit.values) with the data."
+            )
+        if self.status is not Status.NEGATIVE_EXPECTATION:
+            return []
+        prepared, data, theta = self._hessian
+        with np.errstate(all="ignore"):  # the yields as the fit saw them
+            cells = evaluate(prepared, data, theta, curvature=False, xp=np).cells
+        return yields_where(self.about, is_negative(cells, data.main, np), data, cells)
 
     @property
     def covariance(self) -> Array:

@@ -9,7 +9,10 @@ so a code is two functions of α alone, and all templates together are a matrix 
 Multiplicative codes (1, 4: `normsys`) are `hi^α` or `lo^-α`; code 4 replaces them by a polynomial
 of degree six inside |α| < 1 that meets them with two derivatives.
 
-The definitions agree with pyhf 0.7.6, including the jumps of its code 2 at α = ±1.
+The definitions are those of the HistFactory paper (CERN-OPEN-2012-016) and of pyhf, except that
+pyhf 0.7.6 deviates from both in code 2 for α < -1 (its pull request 2668 corrects this). Code 2 is
+defined with a jump at α = ±1: its lines outside, (b + 2a)(α - 1) and (b - 2a)(α + 1), have the
+slope with which its parabola aα² + bα ends, but begin at zero. ROOT's code 2 is continuous.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ def additive_basis(code: str, alpha: Array, xp: Numpy) -> Basis:
         )
     above, below = alpha > 1, alpha < -1
     return Basis(  # code2
-        xp.where(above, alpha - 1, alpha),
-        xp.where(above, 16 * (alpha - 1), xp.where(below, -16 * alpha, 8 * alpha * alpha)),
+        xp.where(above, alpha - 1, xp.where(below, alpha + 1, alpha)),
+        xp.where(above, 16 * (alpha - 1), xp.where(below, -16 * (alpha + 1), 8 * alpha * alpha)),
         one,
         xp.where(above, 16.0, xp.where(below, -16.0, 16 * alpha)),
         zero,

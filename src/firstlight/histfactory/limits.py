@@ -19,13 +19,14 @@ from firstlight.histfactory.array_types import (
     Number,
     Numpy,
     Parameters,
-    Truth,
 )
 from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.engine import Traced, engine_for
 from firstlight.histfactory.exclusion import (
     BANDS,
     CLs,
+    CLsStatus,
+    Ended,
     HypothesisTest,
     Minima,
     PairSearch,
@@ -35,6 +36,7 @@ from firstlight.histfactory.exclusion import (
     distance_of,
     interpolated,
     q_of_asimov,
+    status_of,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import one_sided, poi_value, require_statistic, square_root
@@ -43,7 +45,7 @@ from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum, is_settled
+from firstlight.histfactory.newton import Minimum
 from firstlight.histfactory.precision import in_float64, is_traced
 
 _STEPS = 60
@@ -56,13 +58,13 @@ _NEAR_ROOT, _RELATIVE_STEP = 1e-6, 1e-9
 
 @pytree
 @dataclass(frozen=True)
-class UpperLimit:
+class UpperLimit(Ended):
     """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
 
     observed: Number
     expected: Array
     level: Number
-    converged: Truth
+    status_code: Count
     branches: Count  # the largest number of minima found by one of its fits
 
 
@@ -78,8 +80,8 @@ def upper_limit(
 ) -> UpperLimit:
     """The signal strength at which CLs falls to `level`. It may exceed the parameter's bounds.
 
-    Fails if `level` is not a probability. `.converged` is false if a fit did not converge or CLs
-    never falls to the level.
+    Fails if `level` is not a probability. `.status` says if a fit did not converge, CLs never falls
+    to the level, or is undefined because the data are impossible without signal.
     """
     require_statistic(test_statistic)
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
@@ -155,6 +157,7 @@ def _first_sigma(setup: Setup) -> Array:
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 
+@np.errstate(all="ignore")  # as in `cls_of`
 def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
     """The limits of a test outside JAX transformations.
 
@@ -175,8 +178,10 @@ def find_limits(test: HypothesisTest, level: float) -> UpperLimit:
         free, curve.best = test.free, float(poi_value(test.engine, test.free))
         observed = _observed_limit(curve, level)
     values = np.array([expected[band] for band in BANDS])
-    found = bool(np.all(np.isfinite([observed, *values])))
-    return UpperLimit(observed, values, level, curve.converged and found, curve.branches)
+    status = curve.status
+    if not np.all(np.isfinite([observed, *values])):
+        status = max(status, CLsStatus.LEVEL_NOT_REACHED)
+    return UpperLimit(observed, values, level, int(status), curve.branches)
 
 
 def _short(curve: _Curve, needed: float, mu: float) -> float:
@@ -215,7 +220,8 @@ class _Curve:
     def __init__(self, test: HypothesisTest) -> None:
         self._test = test
         self.known = {0.0: 0.0}  # √q_A by signal strength
-        self.converged, self.branches = True, 1
+        self.status = status_of(np, test.null, test.free, test.null)
+        self.branches = 1
         self.best = float(poi_value(test.engine, test.free))
         self._note(test.free, test.null)
 
@@ -248,7 +254,7 @@ class _Curve:
         self.known[mu] = float(square_root(q))
 
     def _note(self, *fits: Minimum) -> None:
-        self.converged &= all(is_settled(fit.status) for fit in fits)
+        self.status = max(self.status, status_of(np, self._test.null, *fits))
         self.branches = max(self.branches, *(int(fit.branches) for fit in fits))
 
 
@@ -328,11 +334,14 @@ def _in_program(setup: Setup, level: Number) -> UpperLimit:
         result = test.at(mu, as_pair(pair))
         _, slope = jax.jvp(still_height, (mu,), (jnp.ones_like(mu),))
         root = mu - _height(jnp, result, band, level) / slope
-        return root, result.converged, result.branches
+        return root, result.status_code, result.branches
 
     bands = jnp.arange(len(end.roots))
-    roots, fitted, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
-    return UpperLimit(roots[0], roots[1:], level, jnp.all(end.closed & fitted), jnp.max(branches))
+    roots, tested, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
+    tested = jnp.where(tested > int(CLsStatus.UNLIKELY_NULL), tested, 0)
+    reached = jnp.where(jnp.all(end.closed), 0, int(CLsStatus.LEVEL_NOT_REACHED))
+    status = jnp.maximum(jnp.max(tested), reached).astype(jnp.int32)
+    return UpperLimit(roots[0], roots[1:], level, status, jnp.max(branches))
 
 
 def _find_roots(search: PairSearch, level: Number) -> _Search:

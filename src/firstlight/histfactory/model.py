@@ -86,6 +86,11 @@ class Description:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def bins(self) -> list[tuple[str, int]]:
+        """Channel and number (from 0) of every bin, in the order of the data."""
+        return [(name, i) for name, bins in self.channels for i in range(bins)]
+
     @cached_property
     def _hash(self) -> int:
         return hash(self._key)

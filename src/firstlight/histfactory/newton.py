@@ -66,6 +66,7 @@ class Status(IntEnum):
     IMPOSSIBLE_START = 3
     NOT_DETERMINED = 4
     NOT_PROVEN_LOWEST = 5
+    NEGATIVE_EXPECTATION = 6
 
     @property
     def message(self) -> str:
@@ -98,14 +99,12 @@ _MESSAGES = {
         "the likelihood is zero or undefined at the starting point: a bin with events expects "
         "none. Give another init=..."
     ),
+    Status.NEGATIVE_EXPECTATION: (
+        "the fit expects fewer than no events in bins that have none (see .negative_bins): the "
+        "likelihood has no lower bound there, so only bounds or constraints of parameters stop "
+        "the fit. Bound these parameters so that no yield becomes negative, or merge the bins."
+    ),
 }
-
-
-def is_minimum(status: Array) -> Array:
-    """Whether a fit ended at a minimum, though perhaps not at the only or the lowest one."""
-    found = status == int(Status.CONVERGED)
-    found |= status == int(Status.NOT_DETERMINED)
-    return found | (status == int(Status.NOT_PROVEN_LOWEST))
 
 
 def is_settled(status: Array) -> Array:
@@ -228,15 +227,37 @@ def is_searching(state: SearchState) -> Array:
 
 def finish_search(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
     """The result of a search."""
+    negative = xp.any(is_negative(end.at.cells, problem.data.main, xp)) & xp.isfinite(end.nll)
+    status = xp.where(negative, int(Status.NEGATIVE_EXPECTATION), _outcome(end, xp))
     return Minimum(
         theta=end.theta,
         nll=end.nll,
         free=_free_parameters(problem, end.theta, end.at.gradient, end.own, xp),
         edm=end.edm,
         iterations=end.iterations,
-        status=_outcome(end, xp),
+        status=status.astype(xp.int32),
         branches=xp.ones((), xp.int32),
     )
+
+
+def is_negative(cells: Array, main: Array, xp: Numpy = jnp) -> Array:
+    """True for bins without events whose expectation is negative by more than rounding [bin].
+
+    There the likelihood is linear in the expectation: it falls without limit. (A bin with events
+    makes it impossible instead.)
+    """
+    rounding = EDM_TOLERANCE + 1e-13 * xp.max(xp.abs(cells))
+    return (main == 0) & (xp.sum(cells, axis=0) < -rounding)
+
+
+def is_minimum(found: Minimum) -> Array:
+    """Whether a search ended at a minimum: perhaps not the only or the lowest one.
+
+    One with an expectation below zero counts, if it reached its EDM tolerance.
+    """
+    negative = (found.status == int(Status.NEGATIVE_EXPECTATION)) & (found.edm <= EDM_TOLERANCE)
+    unproven = found.status == int(Status.NOT_PROVEN_LOWEST)
+    return is_settled(found.status) | unproven | negative
 
 
 def _bounded(problem: Problem, theta: Array, xp: Numpy) -> Array:

@@ -147,6 +147,11 @@ def _specification(
         raise (fault if is_model else fault.inside(f"measurement {name!r}")) from None
     if isinstance(wanted_poi, str):
         poi = _resolve_poi(wanted_poi, sets)
+    elif wanted_poi is not None and wanted_poi is not MEASUREMENT_POI:
+        raise ContentError(
+            "poi must be the name of one parameter, or None for no parameter of interest, not "
+            f"{described(wanted_poi)}."
+        )
     observed: Floats | None = None
     without_channel: tuple[str, ...] = ()
     if "observations" in plain:
@@ -163,7 +168,7 @@ def _specification(
 def _model_config(
     plain: JsonObject, channels: Sequence[Channel], measurement: str | int | None
 ) -> tuple[str, JsonObject]:
-    """A model specification is its own measurement; its poi is `mu` by default, as in pyhf."""
+    """A model specification is its own measurement; its poi is `mu` by default, as in pyhf 0.7."""
     if measurement is not None:
         raise ContentError(
             f"is a model specification: there is no measurement {measurement!r} to choose."
@@ -186,7 +191,7 @@ def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, J
         index = names.index(wanted)
     else:
         index = 0 if wanted is None else wanted
-        if not isinstance(index, int) or not -len(names) <= index < len(names):
+        if type(index) is not int or not -len(names) <= index < len(names):
             raise ContentError(f"has no measurement number {index}. It has {listed(names)}.")
     name, config = measurements[index]
     with inside(f"measurement {name!r}, config"):

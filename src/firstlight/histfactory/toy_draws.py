@@ -69,9 +69,12 @@ def toys_at(engine: Eager, theta: Array, entropy: Entropy, stream: int = 0) -> T
     """Toys of the model at `theta`; fails if a bin expects a negative count."""
     centre, prepared = engine.asimov(theta), engine.prepared
     if np.any(centre.main < 0):
+        about, worst = engine.model.about, int(centre.main.argmin())
+        channel, index = about.bins[worst]
         raise ModelError(
-            f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
-            "parameters of the toys. Counts cannot be drawn from a negative expectation."
+            f"{about.source}: channel {channel!r}, bin {index} expects {centre.main[worst]:g} "
+            "events at the parameters of the toys. Counts cannot be drawn from a negative "
+            "expectation. Fix or bound parameters, or merge the bin with others."
         )
     weight = np.asarray(prepared.weight)
     sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)

@@ -20,13 +20,21 @@ from firstlight.histfactory.array_types import (
 )
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
+from firstlight.histfactory.exclusion import (
+    BANDS,
+    CLsStatus,
+    Ended,
+    HypothesisTest,
+    Setup,
+    require_possible_strength,
+    status_of,
+)
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
 from firstlight.histfactory.hypotheses import bounded, hypotheses, one_sided, require_statistic
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model
-from firstlight.histfactory.newton import Problem, Status, is_settled
+from firstlight.histfactory.newton import Problem, Status, is_minimum
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.toy_draws import ToySource, entropy_of, toys_at
@@ -63,7 +71,7 @@ class Toys:
 
 
 @dataclass(frozen=True, eq=False)
-class ToyCLs:
+class ToyCLs(Ended):
     """CLs from pseudo-experiments, and the test statistics behind it."""
 
     observed: float
@@ -74,7 +82,8 @@ class ToyCLs:
     q: float
     q_signal: Floats  # of every signal + background toy; NaN where a fit did not converge
     q_background: Floats
-    not_converged: int
+    not_converged: int  # toys
+    status_code: int  # of the fits to the observed data
     branches: int  # the largest number of minima found by one of the fits
 
 
@@ -175,6 +184,7 @@ class ToyTest:
     test_statistic: str
     compiled: bool
     q: float  # of the observed data
+    status_code: int  # of the fits to them; see `CLsStatus`
     branches: int  # the largest number of minima found by one of the fits to them
 
     def statistics(
@@ -186,6 +196,8 @@ class ToyTest:
         devices: Devices = None,
     ) -> tuple[Floats, Floats]:
         """The statistic of each toy of a source (NaN if a fit failed), and its number of minima."""
+        if self.status_code == CLsStatus.IMPOSSIBLE_NULL:  # there is no model to draw from
+            return np.full(end - begin, np.nan), np.ones(end - begin, np.int32)
         engine, source = Eager(self.model, self.compiled, devices), self.sources[which]
         drawn = source.draw(begin, end)
         free, at_mu = hypotheses(engine, drawn, [None, self.mu], self.fixed, None)
@@ -197,7 +209,8 @@ class ToyTest:
         held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, count, count))
         muhat = to_public(self.model, best.theta)[:, self.model.poi_index]
         q = np.where(muhat <= self.mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
-        q = np.where(is_settled(best.status) & is_settled(held.status), q, np.nan)
+        # Leaving out toys for a negative expectation would leave out those with few events.
+        q = np.where(is_minimum(best) & is_minimum(held), q, np.nan)
         return q, np.maximum(best.branches, held.branches)
 
     def result(self, signal: Floats, background: Floats, branches: int) -> ToyCLs:
@@ -212,6 +225,7 @@ class ToyTest:
             q=self.q,
             q_signal=signal,
             q_background=background,
+            status_code=self.status_code,
             not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
             branches=max(branches, self.branches),
         )
@@ -233,6 +247,8 @@ def toy_cls(
     """CLs from `n` toys with and `n` without signal, each drawn at the best-fit parameters.
 
     Toys whose fits did not converge are counted in `.not_converged` and left out of the fractions.
+    `.status` is that of the fits to the data; where these are impossible without signal, the result
+    is NaN.
     devices: as for `toys`.
     """
     test = plan_toy_cls(model, mu, n, key, data=data, fixed=fixed, test_statistic=test_statistic)
@@ -275,6 +291,7 @@ def plan_toy_cls(
         test_statistic=test_statistic,
         compiled=Eager(model).deciding(4 * count).compiled is True,
         q=plain(one_sided(engine, mu, test.free, on_data)),
+        status_code=int(status_of(np, test.null, test.free, test.null, on_data)),
         branches=max(int(f.branches) for f in (test.free, test.null, on_data)),
     )
 

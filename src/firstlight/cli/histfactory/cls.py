@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    from firstlight.cli.histfactory.job import Job
     from firstlight.cli.values import Commands
     from firstlight.histfactory.exclusion import CLs
+    from firstlight.histfactory.workspace_file import JsonObject
 
 
 def add_to(commands: Commands) -> None:
@@ -60,12 +62,28 @@ def handle(options: argparse.Namespace) -> int:
         statistic = options.test_statistic
         grid = cls(job.model, values, job.data, job.fixed, test_statistic=statistic, **spread)
     results = [row(grid, i) for i in range(len(values))]
-    content = {"test_statistic": options.test_statistic, "results": list(map(vars, results))}
+    described = [describe(result, job) for result in results]
+    content = {"test_statistic": options.test_statistic, "results": described}
     output.show_results(options, job, content, lambda: print_results(results, job.model.poi))
     output.several_minima(max(result.branches for result in results))
-    return output.ending(
-        f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in results if not r.converged
-    )
+    return output.ending(problems(results, job))
+
+
+def describe(result: CLs, job: Job) -> JsonObject:
+    from firstlight.cli.histfactory.output import explained
+
+    numbers = {name: value for name, value in vars(result).items() if name != "status_code"}
+    return {**numbers, "converged": result.converged, **explained(result.status, job)}
+
+
+def problems(results: list[CLs], job: Job) -> list[str]:
+    """Why tests failed; the data without signal are the same in all of them."""
+    from firstlight.cli.histfactory.output import untested
+    from firstlight.histfactory.exclusion import CLsStatus
+
+    if results[0].status is CLsStatus.IMPOSSIBLE_NULL:
+        return untested(results[0].status, job, "CLs")
+    return [p for r in results for p in untested(r.status, job, f"{job.model.poi} = {r.mu:g}")]
 
 
 def row(grid: CLs, i: int) -> CLs:
@@ -74,12 +92,12 @@ def row(grid: CLs, i: int) -> CLs:
 
 
 def print_results(results: list[CLs], poi: str | None) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, significant, state_of
     from firstlight.present.terminal import Terminal
 
     rows = []
     for result in results:
-        state = "" if result.converged else "NOT CONVERGED"
+        state = state_of(result.status)
         numbers = (result.observed, *result.expected.tolist())
         rows.append((significant(result.mu, 6), state, *(significant(n, 3) for n in numbers)))
     columns = (str(poi), "", "observed", *(f"exp. {name}" for name in BAND_NAMES))

@@ -63,6 +63,7 @@ def summary(result: FitResult) -> JsonObject:
         "branches": result.branches,
         "converged": bool(result.converged),
         "status": result.status.message,
+        "negative_bins": [one._asdict() for one in result.negative_bins],
     }
 
 

@@ -78,14 +78,15 @@ def handle(options: argparse.Namespace) -> int:
     if options.plot and limit.converged:
         with output.Working("CLs for the plot"):
             results = along(job, limit, options.test_statistic, spread)
-    content = describe(limit, results, options)
+    content = describe(limit, results, options, job)
     output.show_results(options, job, content, lambda: print_limit(limit, job.model.poi))
     if results is not None:
         draw(options.plot, lambda plots: plots.limit_band(results, limit, str(job.model.poi)))
     output.several_minima(limit.branches)
-    problem = "the limits DID NOT CONVERGE: a fit failed, or CLs never falls to the level."
-    problem += " No plot was written." if options.plot else ""
-    return output.ending([] if limit.converged else [problem])
+    problems = output.untested(limit.status, job, "the limits")
+    if problems and options.plot:
+        problems.append("no plot was written.")
+    return output.ending(problems)
 
 
 def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, object]) -> CLs:
@@ -101,13 +102,18 @@ def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, ob
     return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic, **spread)
 
 
-def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace) -> JsonObject:
+def describe(
+    limit: UpperLimit, results: CLs | None, options: argparse.Namespace, job: Job
+) -> JsonObject:
+    from firstlight.cli.histfactory.output import explained
+
     content = {
         "level": limit.level,
         "test_statistic": options.test_statistic,
         "observed": limit.observed,
         "expected": limit.expected,
         "converged": bool(limit.converged),
+        **explained(limit.status, job),
         "branches": limit.branches,
     }
     if results is not None:
@@ -117,7 +123,7 @@ def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace
 
 
 def print_limit(limit: UpperLimit, poi: str | None) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, significant, state_of
     from firstlight.present.terminal import Terminal
 
     rows = [("observed", significant(limit.observed, 5))]
@@ -127,7 +133,7 @@ def print_limit(limit: UpperLimit, poi: str | None) -> None:
     console = Terminal()
     console.table(title, ("", f"{poi} <"), rows)
     if not limit.converged:
-        console.say("NOT CONVERGED", "bold red")
+        console.say(state_of(limit.status), "bold red")
 
 
 # --- --all-patches: one limit per patch of a patchset ---------------------------------------------
@@ -167,7 +173,7 @@ def handle_all_patches(options: argparse.Namespace, spread: dict[str, Any]) -> i
     output.show_results(options, job, content, lambda: print_limits(found, options, job.model.poi))
     output.several_minima(max(one.limit.branches for one in found))
     return output.ending(
-        f"patch {one.name}: the limits DID NOT CONVERGE."
+        f"patch {one.name}: the limits: {one.limit.status.message}"
         for one in found
         if not one.limit.converged
     )
@@ -180,19 +186,20 @@ def describe_patch(one: PatchLimit) -> JsonObject:
         "observed": one.limit.observed,
         "expected": one.limit.expected,
         "converged": bool(one.limit.converged),
+        "status": one.limit.status.message,
         "branches": one.limit.branches,
     }
 
 
 def print_limits(found: list[PatchLimit], options: argparse.Namespace, poi: str | None) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, significant, state_of
     from firstlight.present.terminal import Terminal
 
     rows = []
     for one in found:
         limit = one.limit
         numbers = (limit.observed, *limit.expected.tolist())
-        state = "" if limit.converged else "NOT CONVERGED"
+        state = state_of(limit.status)
         rows.append((one.name, state, *(significant(n, 4) for n in numbers)))
     title = f"upper limits on {poi} at {100 * (1 - options.level):.4g}% confidence level"
     columns = ("patch", "", "observed", *(f"exp. {name}" for name in BAND_NAMES))

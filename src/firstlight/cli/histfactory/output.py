@@ -16,9 +16,18 @@ from firstlight.present.quantities import ABSENT
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
-    from firstlight.histfactory.fitting import FitResult
+    from firstlight.histfactory.exclusion import CLsStatus
+    from firstlight.histfactory.fitting import BinYield, FitResult
     from firstlight.histfactory.workspace_file import JsonObject
 
+#: What a table says of a test, by the name of its status.
+STATES = {
+    "CONVERGED": "",
+    "LEVEL_NOT_REACHED": "NO LIMIT",
+    "UNLIKELY_NULL": "UNLIKELY DATA",
+    "NOT_CONVERGED": "NOT CONVERGED",
+    "IMPOSSIBLE_NULL": "NO BACKGROUND",
+}
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
 
 
@@ -76,7 +85,35 @@ def ending(problems: Iterable[str]) -> int:
 
 def unconverged(result: FitResult, what: str) -> list[str]:
     """A problem if a fit did not converge."""
-    return [] if result.converged else [f"{what} DID NOT CONVERGE: {result.status.message}"]
+    if result.converged:
+        return []
+    return [f"{what} DID NOT CONVERGE: {result.status.message}", *map(str, result.negative_bins)]
+
+
+def untested(status: CLsStatus, job: Job, what: str) -> list[str]:
+    """A problem if a test failed, and the bins behind it."""
+    problem = [] if status == 0 else [f"{what}: {status.message}"]
+    return [*problem, *map(str, without_background(status, job))]
+
+
+def without_background(status: CLsStatus, job: Job) -> list[BinYield]:
+    """The bins that make a test impossible."""
+    from firstlight.histfactory.exclusion import CLsStatus, bins_without_background
+
+    if status is not CLsStatus.IMPOSSIBLE_NULL:
+        return []
+    return bins_without_background(job.model, job.data, job.fixed)
+
+
+def explained(status: CLsStatus, job: Job) -> JsonObject:
+    """How a test ended, for JSON."""
+    bins = [one._asdict() for one in without_background(status, job)]
+    return {"status": status.message, "bins_without_background": bins}
+
+
+def state_of(status: CLsStatus) -> str:
+    """A status in a table."""
+    return STATES[status.name]
 
 
 def measured(value: float, sigma: float) -> tuple[str, str]:

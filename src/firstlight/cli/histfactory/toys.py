@@ -200,11 +200,12 @@ def cls_from_toys(options: argparse.Namespace, job: Job) -> int:
     names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged", "branches")
     content = {name: getattr(result, name) for name in names}
     content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
-    content["test_statistic"] = options.test_statistic
+    content |= {"test_statistic": options.test_statistic, **output.explained(result.status, job)}
     output.show_results(
         options, job, content, lambda: print_toy_cls(result, error, job.model.poi, options.n)
     )
-    return output.ending(failed(result.not_converged, 2 * options.n))
+    problems = output.untested(result.status, job, f"{job.model.poi} = {result.mu:g}")
+    return output.ending(problems or failed(result.not_converged, 2 * options.n))
 
 
 def statistical_error(result: ToyCLs) -> float:
