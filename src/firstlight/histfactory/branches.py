@@ -81,18 +81,28 @@ def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = F
     follow: True to stay in the minimum that the guess leads to, as in a training loop.
     """
 
-    def visit(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
-        _, plan = state
-        found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
-        plan = next_plan(problem, plan, found, risks, xp)
-        return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
+    def step(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
+        return visit(model, problem, state[1], follow, xp)
 
     nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, problem, problem.start)
     begin = (nowhere, first_plan(model, problem, xp))
-    found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
+    found, plan = while_loop(lambda state: state[1].more, step, begin, xp)
+    return after_all(found, plan, xp)
+
+
+def visit(
+    model: Prepared, problem: Problem, plan: Plan, follow: Truth, xp: Numpy
+) -> tuple[Minimum, Plan]:
+    """The next search of a plan, and the plan after it."""
+    found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
+    plan = next_plan(problem, plan, found, risks, xp)
+    return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
+
+
+def after_all(found: Minimum, plan: Plan, xp: Numpy) -> Minimum:
+    """The result of the last search of a plan, with the counts of all."""
     branches = xp.maximum(plan.ends.minima, 1)
-    last: Minimum = found._replace(iterations=plan.ends.steps, branches=branches)
-    return last
+    return found._replace(iterations=plan.ends.steps, branches=branches)
 
 
 def _search(
