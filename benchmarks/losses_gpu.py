@@ -1,12 +1,18 @@
 """Correctness and absolute times of the losses on an accelerator, through PyTorch and JAX.
 
     PYTHONPATH=src:benchmarks python benchmarks/losses_gpu.py [--workspace FILE …] [--json FILE]
+    PYTHONPATH=src:benchmarks python benchmarks/losses_gpu.py --parts [--json FILE]
 
 Needs only jax, torch, numpy and the package's source. Workspaces and times are as in
 `histfactory_gpu.py`. A training step is a network of 2 → 64 → 64 → 1 on 1024 events, a soft
 histogram of its scores with the bins of the signal, the significance, backward, and Adam; its time
 is the mean of 20 steps, the median over rounds. Runs on a CPU too, for a trial; the bars are for an
 H200.
+
+`--parts` takes about four minutes. It measures q0, its gradient, training steps and toys in fresh
+processes: as they are; with every fit ending after its first search (`--core one-search`), which
+shows what the test for further minima costs; and with warm fits one after the other instead of side
+by side (`--core in-turn`). Values and gradients are compared with NumPy's first.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +37,7 @@ import torch
 import firstlight.torch as ft
 from firstlight import histfactory as hf
 from firstlight import losses
-from firstlight.histfactory import synthetic, templates
+from firstlight.histfactory import branches, engine, lanes, profiling, synthetic, templates
 from firstlight.histfactory.dimensions import PRESETS
 from firstlight.histfactory.internal_order import poi_position
 from firstlight.torch.bridge import to_jax, to_torch
@@ -389,16 +395,112 @@ def cold(subject: Subject, source: str, figures: Figures, folder: Path) -> None:
     print(f"{subject.name}: torch: fresh process {whole:.2f} s: {text}", flush=True)
 
 
+#: Variants of the engine, for `--core`.
+VARIANTS = ("as-it-is", "one-search", "in-turn")
+
+
+def change_engine(variant: str) -> None:
+    """Switch off a part of the engine in this process, before anything is traced."""
+    if variant == "one-search":
+        branches.MAX_STARTS = 1
+        for module in (branches, lanes):
+            setattr(module, "branch_risks", lambda model, *_: np.zeros(model.blocks[0]))  # noqa: B010
+    if variant == "in-turn":
+        in_turn = partial(profiling.minimise_chain, side_by_side=False)
+        setattr(engine, "minimise_chain", in_turn)  # noqa: B010
+
+
+def core(figures: Figures, device: torch.device, options: argparse.Namespace) -> None:
+    """The figures of `--parts` for one variant, after a comparison with NumPy."""
+    alone = "the network and Adam alone: torch"
+    figures.all[alone] = _report(alone, torch_training(None), 20, None)
+    calls: int = options.calls
+    for name in PRESETS:
+        if options.only and options.only != name:
+            continue
+        model = hf.load(synthetic.preset(name))
+        subject = Subject(name, model, device, large=model.n_parameters > 100)
+        against_numpy(subject, figures)
+        hf.precompile(model)
+        value = jax.jit(
+            lambda s, c=subject: losses.q0(c.model, cut(c.model, c.samples, s), "observed")
+        )
+        array, both = subject.array, subject.q0_jax("observed")
+        figures.time(f"{name}: jax: q0", partial(value, array), calls, subject.bar(3.4, 0.9))
+        bar = subject.bar(3.4, 1.2)
+        figures.time(f"{name}: jax: q0 + gradient", partial(both, array), calls, bar)
+        for objective in ("observed", "asimov"):
+            step = torch_training(subject, objective)
+            label = f"{name}: torch: training step, {objective}"
+            figures.all[label] = _report(label, step, 10, subject.bar(3.5, 2.4))
+            label += ", backward in the same thread"
+            figures.all[label] = _report(label, same_thread(step), 10, subject.bar(3.5, 2.4))
+        seeds = itertools.count()
+        call = partial(_toys, model, seeds)
+        figures.time(f"{name}: 1000 toys", call, 5, subject.bar(900.0, 100.0))
+
+
+def _toys(model: hf.Model, seeds: Iterator[int]) -> Any:
+    return hf.toys(model, 1000, next(seeds)).nll
+
+
+def against_numpy(subject: Subject, figures: Figures) -> None:
+    """q0 and its gradient in a program, compared with the first answers, which NumPy computes."""
+    for objective in ("observed", "asimov"):
+        with jax.enable_x64(True):
+            eager = jax.value_and_grad(
+                lambda s, o=objective: losses.q0(
+                    subject.model, cut(subject.model, subject.samples, s), o
+                )
+            )
+            value, slope = (np.asarray(x) for x in eager(subject.array))
+            found, there = (np.asarray(x) for x in subject.q0_jax(objective)(subject.array))
+        name = f"{subject.name}: {objective}: against NumPy:"
+        figures.check(f"{name} q0", float(abs(found - value) / abs(value)), 1e-10)
+        error = float(np.abs(there - slope).max() / np.abs(slope).max())
+        figures.check(f"{name} gradient", error, 1e-10)
+
+
+def parts(options: argparse.Namespace) -> None:
+    """Run `--core` once per variant, each in a fresh process, and compare the times."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for variant in VARIANTS:
+            path = Path(folder) / "figures.json"
+            print(f"\n{variant}:", flush=True)
+            command = [sys.executable, __file__, "--core", variant, "--calls", str(options.calls)]
+            command += ["--only", options.only] if options.only else []
+            subprocess.run([*command, "--json", str(path)], check=True)
+            found[variant] = json.loads(path.read_text())
+    print("\nmilliseconds: " + ", ".join(VARIANTS))
+    for name in found[VARIANTS[0]]:
+        figures = [found[variant][name] for variant in VARIANTS]
+        if "median_ms" in figures[0]:
+            print(f"{name}: " + ", ".join(f"{f['median_ms']:.3f}" for f in figures), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--workspace", action="append", default=[], help="measure this one too")
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--only", help="a model by name")
+    parser.add_argument("--parts", action="store_true", help="what parts of the engine cost")
+    parser.add_argument("--core", choices=VARIANTS, help="the figures of --parts for one variant")
     options = parser.parse_args()
+    if options.parts:
+        parts(options)
+        return
     figures = Figures()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, torch {torch.__version__}")
+    if options.core:
+        change_engine(options.core)
+        core(figures, device, options)
+        finish(figures, options)
+        return
     sources = {n: n for n in PRESETS} | {Path(p).name: p for p in options.workspace}
     vector = torch.ones(64, dtype=torch.float64, device=device)
     double = jax.jit(lambda v: 2 * v)
@@ -434,8 +536,15 @@ def main() -> None:
         subject.training(figures, 10)
         with tempfile.TemporaryDirectory() as folder:
             cold(subject, source, figures, Path(folder))
+    finish(figures, options)
+
+
+def finish(figures: Figures, options: argparse.Namespace) -> None:
+    """Write the figures, and fail if a comparison did."""
     if options.json:
         Path(options.json).write_text(json.dumps(figures.all, indent=1))
+    if any(isinstance(f, dict) and f.get("good") is False for f in figures.all.values()):
+        raise SystemExit("something is wrong: see the lines marked WRONG")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,17 @@ def random_workspace(seed: int) -> Plain:
             names = names[1:]
         share = rng.uniform(0.05, 1.5)
         samples = [
-            _sample(rng, f"c{c}", name, scale * (share if name == "signal" else 1.0), bins, alphas,
-                    size, one_sided, two_factors)
+            _sample(
+                rng,
+                f"c{c}",
+                name,
+                scale * (share if name == "signal" else 1.0),
+                bins,
+                alphas,
+                size,
+                one_sided,
+                two_factors,
+            )
             for name in names
         ]
         channels.append({"name": f"c{c}", "samples": samples})
@@ -61,8 +70,15 @@ def random_workspace(seed: int) -> Plain:
 
 
 def _sample(
-    rng: Any, channel: str, name: str, scale: float, bins: int, alphas: list[str], size: float,
-    one_sided: float, two_factors: bool,
+    rng: Any,
+    channel: str,
+    name: str,
+    scale: float,
+    bins: int,
+    alphas: list[str],
+    size: float,
+    one_sided: float,
+    two_factors: bool,
 ) -> Plain:
     nominal = scale * rng.uniform(0.2, 1.2, bins)
     if rng.uniform() < 0.05:
@@ -128,9 +144,7 @@ def _observe(rng: Any, workspace: Plain) -> None:
         expected = expected * np.exp(0.4 * rng.normal(size=len(expected)))
     data = rng.poisson(expected).astype(float)
     begin = 0
-    for channel, observation in zip(
-        workspace["channels"], workspace["observations"], strict=True
-    ):
+    for channel, observation in zip(workspace["channels"], workspace["observations"], strict=True):
         bins = len(channel["samples"][0]["data"])
         observation["data"] = data[begin : begin + bins].tolist()
         begin += bins
@@ -196,9 +210,9 @@ class Likelihood:
         self.width = np.array([widths.get(p, 0.0) for p in self.names])
         self.tau = np.array([taus.get(p, 0.0) for p in self.names])
         is_alpha = np.array([p.startswith("a") for p in self.names])
-        held = np.array(
-            [p.startswith("stat") and widths[p] == 0 for p in self.names]
-        ) | np.array([p.startswith("shape_") and taus[p] == 0 for p in self.names])
+        held = np.array([p.startswith("stat") and widths[p] == 0 for p in self.names]) | np.array(
+            [p.startswith("shape_") and taus[p] == 0 for p in self.names]
+        )
         constrained = (self.width > 0) | (self.tau > 0) | held
         self.kinds = np.where(constrained, "constrained", "free")
         self.start = np.where(is_alpha, 0.0, 1.0)
@@ -275,7 +289,9 @@ class Likelihood:
     ) -> tuple[float, Any]:
         """The best of L-BFGS-B from all starts, and where it is."""
         held = {self.names.index(name): value for name, value in (fixed or {}).items()}
-        free = np.array([i for i in range(self.n) if i not in held and self.upper[i] > self.lower[i]])
+        free = np.array(
+            [i for i in range(self.n) if i not in held and self.upper[i] > self.lower[i]]
+        )
         bounds = list(zip(self.lower[free], self.upper[free], strict=True))
         best: tuple[float, Any] = (np.inf, None)
         for start in starts:
@@ -290,7 +306,11 @@ class Likelihood:
             x = np.clip(theta[free], self.lower[free], self.upper[free])
             for _ in range(2):  # restarted, because a line search may end early
                 end = optimize.minimize(
-                    height, x, jac=True, method="L-BFGS-B", bounds=bounds,
+                    height,
+                    x,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=bounds,
                     options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-8},
                 )
                 x = end.x
@@ -311,7 +331,9 @@ class Likelihood:
     def in_order(self, names: Any, values: Any) -> Any:
         """A parameter vector of ours from another order; the names are the same."""
         by_name = dict(zip(names, values, strict=True))
-        return np.array([by_name[name] if name in by_name else by_name[f"{name}[0]"] for name in self.names])
+        return np.array(
+            [by_name[name] if name in by_name else by_name[f"{name}[0]"] for name in self.names]
+        )
 
 
 def _code4p(alpha: Any, up: Any, down: Any) -> Any:
@@ -335,7 +357,14 @@ def _power(base: float, exponent: Any) -> Any:
 def _coefficients(hi: float, lo: float) -> Any:
     """Of the polynomial with value, slope and curvature of the exponentials at ±1."""
     k = np.arange(1, 7)
-    rows = [np.ones(6), (-1.0) ** k, k, k * (-1.0) ** (k - 1), k * (k - 1), k * (k - 1) * (-1.0) ** k]
+    rows = [
+        np.ones(6),
+        (-1.0) ** k,
+        k,
+        k * (-1.0) ** (k - 1),
+        k * (k - 1),
+        k * (k - 1) * (-1.0) ** k,
+    ]
     log_hi, log_lo = np.log(hi), np.log(lo)
     right = [hi - 1, lo - 1, hi * log_hi, -lo * log_lo, hi * log_hi**2, lo * log_lo**2]
     return np.linalg.solve(np.array(rows, float), np.array(right))

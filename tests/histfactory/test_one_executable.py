@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -59,6 +61,28 @@ def test_one_compilation_serves_every_fit_of_a_size(make: Any, compilations: Any
     hf.fit(first, init={"mu": 2.0, "n": -1})
     hf.fit(first.with_nominal({("SR", "signal"): [3.0, 3.0]}))
     assert compilations.count == 0
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        lambda model: hf.discovery(model).q0,
+        lambda model: hf.cls(model, 1.0).observed,
+        lambda model: hf.upper_limit(model).observed,
+    ],
+)
+def test_a_gradient_in_a_program_has_one_loop_over_searches_and_one_over_steps(
+    make: Any, statistic: Any
+) -> None:
+    """For all fits together: loops decide how long the program compiles."""
+    model = hf.load(two_bins(make), sizes=SIZES)
+
+    def of_signal(signal: Any) -> Any:
+        return statistic(model.with_nominal({("SR", "signal"): signal}))
+
+    with jax.enable_x64(True):
+        lowered = jax.jit(jax.grad(of_signal)).lower(jnp.array([9.0, 4.0]))
+    assert lowered.as_text().count("stablehlo.while") == 2
 
 
 def test_inference_compiles_no_more_fits(make: Any, used: hf.Model, compilations: Any) -> None:

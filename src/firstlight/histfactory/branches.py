@@ -103,20 +103,26 @@ def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = F
     follow: True to stay in the minimum that the guess leads to, as in a training loop.
     """
 
-    def visit(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
-        _, plan = state
-        found, evidence = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
-        plan = next_plan(model, problem, plan, found, evidence, xp)
-        return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
+    def step(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
+        return visit(model, problem, state[1], follow, xp)
 
     nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, problem, problem.start)
     begin = (nowhere, first_plan(model, problem, xp))
-    found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
-    return conclusion(found, plan, xp)
+    found, plan = while_loop(lambda state: state[1].more, step, begin, xp)
+    return after_all(found, plan, xp)
 
 
-def conclusion(found: Minimum, plan: Plan, xp: Numpy) -> Minimum:
-    """The last end, with what all searches together say about it."""
+def visit(
+    model: Prepared, problem: Problem, plan: Plan, follow: Truth, xp: Numpy
+) -> tuple[Minimum, Plan]:
+    """The next search of a plan, and the plan after it."""
+    found, evidence = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
+    plan = next_plan(model, problem, plan, found, evidence, xp)
+    return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
+
+
+def after_all(found: Minimum, plan: Plan, xp: Numpy) -> Minimum:
+    """The end of the last search of a plan, with what all searches together say about it."""
     ends = plan.ends
     # Nothing was settled if searches from elsewhere never ended in the lowest minimum again.
     needed = xp.where(ends.minima > 1, _CONFIRMED - 1, 1)

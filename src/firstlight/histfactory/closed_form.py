@@ -13,7 +13,7 @@ and the Hessian is a few matrix products. A `normsys` factor is one number for a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,14 @@ class Evaluation(NamedTuple):
     cells: Array  # ν [slot, bin]
     multiplier: Array  # M [slot, bin]
     curvature: Curvature | None
+
+
+def no_evaluation(model: Prepared, xp: Numpy) -> Any:
+    """A placeholder without curvature: the first state of a loop in a program."""
+    if xp is np:
+        return None
+    cells = xp.zeros(model.nominal.shape)
+    return Evaluation(xp.zeros(()), xp.zeros(model.weight.shape), cells, cells, None)
 
 
 class _Expansion(NamedTuple):

@@ -27,7 +27,7 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart, is_minimum
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import is_traced
-from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
+from firstlight.histfactory.profiling import attach, minimise_chain
 from firstlight.histfactory.programs import Program, compile_at_once, one_thread
 
 Progress = Callable[[int, int], None]  # (done, of)
@@ -58,10 +58,6 @@ class _Backend:
     def followed(self, found: Minimum, problem: Problem) -> Array:
         """The parameters of a minimum, with the derivatives of the minimum's position."""
         return found.theta
-
-    def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
-        """Add derivatives to minima that were found without."""
-        return found
 
     def constant(self, theta: Array) -> Array:
         """Parameters without derivatives."""
@@ -230,11 +226,6 @@ class Traced(_Backend):
 
     def followed(self, found: Minimum, problem: Problem) -> Array:
         return attach(found.theta, found.free, self.prepared, problem.data)
-
-    def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
-        together = Minimum(*jax.tree.map(lambda *a: jnp.stack(a), *found))
-        together = with_derivatives(self.prepared, _stacked(problems), together)
-        return _unstacked(together, len(problems))
 
     def constant(self, theta: Array) -> Array:
         return jax.lax.stop_gradient(theta)

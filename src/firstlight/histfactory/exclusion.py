@@ -2,8 +2,9 @@
 
 A test needs four fits: to the data, with the signal strength free, zero and at the tested value;
 and at the tested value to the Asimov data of the fit without signal. Outside JAX transformations
-each fit is a call that starts at the nearest solution. Inside a program, one loop makes two pairs
-of fits: the search dominates the compile time, and is compiled once.
+each fit is a call that starts at the nearest solution. Inside a program, one loop makes all fits,
+and one evaluation of the likelihood's derivatives serves all minima: both dominate the compile
+time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,16 +45,22 @@ from firstlight.histfactory.hypotheses import (
 )
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.likelihood import TINY_YIELD, Data, yields
+from firstlight.histfactory.likelihood import TINY_YIELD, Data, Prepared, yields
 from firstlight.histfactory.linear_results import first_gradient_by
 from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.newton import Minimum, Problem, is_settled
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced
-from firstlight.histfactory.profiling import minimise_pair
+from firstlight.histfactory.profiling import minima_in_turn, where, with_derivatives
+
+T = TypeVar("T")
+#: The four fits of a test, in this order.
+FREE, NULL, ON_DATA, ON_ASIMOV = range(4)
 
 #: Bands of an expected result, in standard deviations of background-only data.
 BANDS = (-2, -1, 0, 1, 2)
+#: The probability of a larger deviation of the background, for each band.
+BAND_TAILS = tuple(0.5 * math.erfc(-n / math.sqrt(2)) for n in BANDS)
 #: From how many known minima the next one is predicted.
 _NEAR = 3
 
@@ -247,33 +255,26 @@ class Minima(NamedTuple):
 
 
 class HypothesisTest:
-    """Tests of one data set; the fits that do not depend on the signal strength are made once."""
+    """Tests of one data set; the fits that do not depend on the signal strength are made once.
 
-    def __init__(self, setup: Setup, found: list[Minimum] | None = None) -> None:
-        """found: the fits that do not depend on the strength, if already made (in a program)."""
+    For calls outside JAX transformations.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        assert isinstance(setup.engine, Eager)
         self.setup, self.engine = setup, setup.engine
         problems = setup.first_problems()
         self._free_problem = problems[0]
-        if found is None:
-            self.free, self.null = free_and_conditional(self.engine, problems[0], problems[1])
-        else:
-            self.free, self.null = self.engine.followed_all(found, problems)
-        self.asimov = self.engine.asimov(self.engine.followed(self.null, problems[1]))
+        self.free, self.null = free_and_conditional(self.engine, problems[0], problems[1])
+        self.asimov = self.engine.asimov(self.null.theta)
         self._on_data, self._on_asimov = _Path(), _Path()
-        if isinstance(self.engine, Eager):
-            muhat = float(poi_value(self.engine, self.free))
-            self._on_data.add(muhat, self.free)
-            self._on_data.add(0.0, self.null)
-            self._on_asimov.add(0.0, self.null)
+        self._on_data.add(float(poi_value(self.engine, self.free)), self.free)
+        self._on_data.add(0.0, self.null)
+        self._on_asimov.add(0.0, self.null)
 
-    def fits_at(self, mu: Number, found: list[Minimum] | None = None) -> list[Minimum]:
+    def fits_at(self, mu: Number) -> list[Minimum]:
         """Conditional fits of the data and of the background-only Asimov data."""
-        if found is not None:
-            near = self.free.theta, self.null.theta
-            problems = self.setup.problems_at(mu, self.asimov, near)
-            return self.engine.followed_all(found, problems)
         near = self._on_data.at(mu), self._on_asimov.at(mu)
-        assert isinstance(self.engine, Eager)
         fits = self.engine.fits(self.setup.problems_at(mu, self.asimov, near))
         self._on_data.add(mu, fits[0])
         self._on_asimov.add(mu, fits[1])
@@ -291,20 +292,19 @@ class HypothesisTest:
     def _fit_one(self, which: int, path: _Path, mu: float) -> Minimum:
         near = path.at(mu)
         problem = self.setup.problems_at(mu, self.asimov, (near, near))[which]
-        assert isinstance(self.engine, Eager)
         (found,) = self.engine.fits([problem])
         path.add(mu, found)
         if path is self._on_data:
             self.free = not_above(self.engine, self.free, found, self._free_problem)
         return found
 
-    def at(self, mu: Number, found: list[Minimum] | None = None) -> CLs:
-        """CLs of a signal strength; `found` as for `fits_at`."""
-        return cls_of(self.engine, mu, self.minima_at(mu, found), self.setup.test_statistic)
+    def at(self, mu: Number) -> CLs:
+        """CLs of a signal strength."""
+        return cls_of(self.engine, mu, self.minima_at(mu), self.setup.test_statistic)
 
-    def minima_at(self, mu: Number, found: list[Minimum] | None = None) -> Minima:
-        """The minima of all four fits; `found` as for `fits_at`."""
-        at_mu = self.fits_at(mu, found)  # first: it may lower the free fit
+    def minima_at(self, mu: Number) -> Minima:
+        """The minima of all four fits."""
+        at_mu = self.fits_at(mu)  # first: it may lower the free fit
         return Minima(self.free, self.null, *at_mu)
 
 
@@ -342,29 +342,25 @@ def interpolated(positions: Sequence[float], values: Sequence[Any], at: float) -
 def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:
     """CLs from the four fits."""
     xp = engine.xp
-    free, null, on_data, on_asimov = minima
-    # Without a background-only likelihood there is no expected result and no CLb.
-    known = xp.where(xp.isfinite(null.nll), 0.0, np.nan)
-    q = one_sided(engine, mu, free, on_data) + known
-    q_asimov = q_of_asimov(engine, on_asimov) + known
+    q, q_asimov = statistics_of(engine, mu, minima)
     observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, test_statistic)
     return CLs(
         observed=plain(observed),
-        expected=xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
+        expected=expected_cls(engine, q_asimov),
         mu=plain(mu),
         clsb=plain(clsb),
         clb=plain(clb),
         q=plain(q),
         q_asimov=plain(q_asimov),
-        muhat=plain(poi_value(engine, free)),
-        status_code=plain(xp.maximum(status_of(xp, null, *minima), _unlikely(xp, clb))),
+        muhat=plain(poi_value(engine, minima.free)),
+        status_code=plain(xp.maximum(status_of(xp, minima.null, *minima), _unlikely(xp, clb))),
         branches=most_branches(*(fit.branches for fit in minima)),
     )
 
 
 def status_of(xp: Numpy, null: Minimum, *fits: Minimum) -> Array:
     """The code of `CLsStatus` for a test with these fits."""
-    failed = ~xp.stack([is_settled(fit.status) for fit in fits]).all()
+    failed = ~is_settled(xp.concatenate([xp.ravel(fit.status) for fit in fits])).all()
     code = xp.where(failed, int(CLsStatus.NOT_CONVERGED), int(CLsStatus.CONVERGED))
     impossible = int(CLsStatus.IMPOSSIBLE_NULL)
     return xp.where(xp.isfinite(null.nll), code, impossible).astype(xp.int32)
@@ -390,6 +386,14 @@ def bins_without_background(
     return yields_where(model.about, impossible, null.data, cells)
 
 
+def statistics_of(engine: Engine, mu: Number, minima: Minima) -> tuple[Array, Array]:
+    """The test statistics of the data and of the Asimov data."""
+    # Without a background-only likelihood there is no expected result and no CLb.
+    known = engine.xp.where(engine.xp.isfinite(minima.null.nll), 0.0, np.nan)
+    q = one_sided(engine, mu, minima.free, minima.on_data)
+    return q + known, q_of_asimov(engine, minima.on_asimov) + known
+
+
 def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Array:
     """The statistic of the Asimov data.
 
@@ -403,73 +407,132 @@ def asymptotic_cls(
     engine: Engine, q: Array, q_asimov: Array, test_statistic: str
 ) -> tuple[Array, Array, Array]:
     """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
-    root_asimov = square_root(q_asimov)
-    distance = distance_of(engine, q, q_asimov, test_statistic)
-    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
+    xp = engine.xp
+    distance, root_asimov = deviation(engine, q, q_asimov, test_statistic)
+    clsb, clb = engine.tail(xp.stack([distance + root_asimov, distance]))
     return clsb / clb, clsb, clb
 
 
-def distance_of(engine: Engine, q: Array, q_asimov: Array, test_statistic: str) -> Array:
-    """How many standard deviations the data are below the background, as the statistic counts."""
+def deviation(
+    engine: Engine, q: Array, q_asimov: Array, test_statistic: str
+) -> tuple[Array, Array]:
+    """How far the data are from those expected without signal, in standard deviations; √qA."""
     xp = engine.xp
-    root_asimov = square_root(q_asimov)
-    distance = square_root(q) - root_asimov
+    root, root_asimov = square_root(q), square_root(q_asimov)
+    distance = root - root_asimov
     if test_statistic == "qtilde":
         safe = xp.where(root_asimov > 0, root_asimov, 1.0)
         distance = xp.where(q > q_asimov, (q - q_asimov) / (2 * safe), distance)
-    return distance
+    return distance, root_asimov
 
 
-def expected_cls(engine: Engine, q_asimov: Array, sigmas: float) -> Array:
-    """CLs expected from background-only data that fluctuate by `sigmas` standard deviations."""
+def expected_cls(engine: Engine, q_asimov: Array) -> Array:
+    """CLs expected from background-only data, for all `BANDS`."""
     # An upward fluctuation of the background by N makes CLs larger.
-    return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
+    return engine.tail(square_root(q_asimov) - np.array(BANDS)) / np.array(BAND_TAILS)
 
 
-class PairSearch:
-    """The two pairs of fits of a test, made by one search in a program, without derivatives."""
+class TestInProgram:
+    """The fits of tests in a program: first without derivatives, by one search for all of them."""
+
+    __test__ = False  # nothing for pytest to collect
 
     def __init__(self, setup: Setup) -> None:
-        self.engine = copy.copy(setup.engine)
+        assert isinstance(setup.engine, Traced)
+        self.setup, self.engine = setup, setup.engine
+
+    @cached_property
+    def still(self) -> TestInProgram:
+        """The same without derivatives."""
         still = jax.lax.stop_gradient
-        self.engine.model, self.engine.prepared = still((setup.engine.model, setup.engine.prepared))
-        data, fixed, init = still((setup.data, setup.fixed, setup.init))
-        self.setup = Setup(self.engine, data, fixed, init, setup.test_statistic)
+        engine = copy.copy(self.engine)
+        engine.model, engine.prepared = still((engine.model, engine.prepared))
+        data, fixed, init = still((self.setup.data, self.setup.fixed, self.setup.init))
+        return TestInProgram(Setup(engine, data, fixed, init, self.setup.test_statistic))
 
-    def __call__(self, is_first: Array, first: Minimum, mu: Number) -> Minimum:
-        """The pair that does not depend on `mu` if `is_first`, otherwise the pair at `mu`."""
-        asimov = self.engine.asimov(first.theta[1])
-        at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
-        pairs = zip(self.setup.first_problems(), at_mu, strict=True)
-        chosen = [jax.tree.map(lambda a, b: jnp.where(is_first, a, b), *pair) for pair in pairs]
-        problems = Problem(*jax.tree.map(lambda a, b: jnp.stack([a, b]), *chosen))
-        return minimise_pair(self.engine.prepared, problems, is_first)
+    @property
+    def still_model(self) -> Prepared:
+        prepared: Prepared = self.still.engine.prepared
+        return prepared
 
-    def nothing(self) -> Minimum:
-        """A placeholder for the first pair."""
-        start = jnp.asarray(self.setup.first_problems()[0].start)
-        none, count = jnp.zeros(2), jnp.zeros(2, jnp.int32)
-        both = jnp.stack([start, start])
-        return Minimum(both, none, jnp.zeros_like(both), none, count, count, count)
+    def problem(self, turn: Array, mu: Number, null: Array, near: Array) -> Problem:
+        """One of the four fits, without derivatives.
+
+        null: the parameters at the minimum without signal. near: where the search starts.
+        """
+        still = self.still
+        free, _ = still.setup.first_problems()
+        (tested,) = hypotheses(
+            still.engine,
+            still.setup.data,
+            [jnp.where(turn >= ON_DATA, mu, 0.0)],
+            still.setup.fixed,
+            still.setup.init,
+        )
+        data = where(turn == ON_ASIMOV, still.engine.asimov(null), still.setup.data)
+        tested = tested._replace(data=data).starting_at(near, xp=jnp)
+        return Problem(*where(turn == FREE, free, tested))
+
+    def minima(self, mus: Array, first: Minimum, pairs: Minimum) -> tuple[Minima, Problem, Array]:
+        """The minima with derivatives.
+
+        mus: the tested strengths. first: the fits that do not depend on them. pairs: the others
+        [strength, 2].
+        Returns the minima, the last two of them stacked for all strengths, and the problems and the
+        parameters of the fits: the free one, all to data, all to Asimov data.
+        """
+        engine, n = self.engine, len(mus)
+        free, null = self.setup.first_problems()
+        found_free, found_null = _at(first, FREE), _at(first, NULL)
+        held = jnp.where(jnp.asarray(null.fixed) > 0, null.start, found_null.theta)
+        found_null = found_null._replace(theta=held)
+        asimov = engine.asimov(engine.followed(found_null, null))
+
+        def problems_at(mu: Number) -> list[Problem]:
+            return self.setup.problems_at(mu, asimov, (held, held))
+
+        on_data, on_asimov = jax.vmap(problems_at)(mus)
+        problems = _joined(_row(free), on_data, on_asimov)
+        found = _joined(_row(found_free), *(_rows(pairs, i) for i in range(2)))
+        found = with_derivatives(engine.prepared, problems, found)
+        ends = (jax.tree.map(lambda a, i=i: a[1 + i * n : 1 + i * n + n], found) for i in range(2))
+        return Minima(_at(found, 0), found_null, *ends), problems, found.theta
 
 
-def as_pair(found: Minimum) -> list[Minimum]:
-    """Two minima from a stacked one."""
-    return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(2)]
+def _row(tree: T) -> T:
+    row: T = jax.tree.map(lambda a: jnp.asarray(a)[None], tree)
+    return row
+
+
+def _rows(pairs: Minimum, i: int) -> Minimum:
+    rows: Minimum = jax.tree.map(lambda a: a[:, i], pairs)
+    return rows
+
+
+def _joined(*trees: T) -> T:
+    whole: T = jax.tree.map(lambda *a: jnp.concatenate(a), *trees)
+    return whole
+
+
+def _at(found: Minimum, i: int) -> Minimum:
+    one: Minimum = jax.tree.map(lambda a: a[i], found)
+    return one
 
 
 def _in_program(setup: Setup, mu: Number) -> CLs:
-    """CLs in a program: both pairs by one search, then their derivatives."""
-    search = PairSearch(setup)
-    still_mu = jax.lax.stop_gradient(mu)
+    """CLs in a program."""
+    test, still_mu = TestInProgram(setup), jax.lax.stop_gradient(mu)
 
-    def step(first: Minimum, number: Array) -> Array:
-        found = search(number == 0, first, still_mu)
-        return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), found, first), found
+    def problem_at(turn: Array, found: Minimum) -> Problem:
+        # Near the free fit, but to Asimov data near the fit without signal.
+        near = found.theta[jnp.maximum(turn - ON_DATA, FREE)]
+        return test.problem(turn, still_mu, found.theta[NULL], near)
 
-    _, pairs = jax.lax.scan(step, search.nothing(), jnp.arange(2, dtype=jnp.int32))
-    first, at_mu = (as_pair(jax.tree.map(lambda a, i=i: a[i], pairs)) for i in range(2))
-    return HypothesisTest(setup, first).at(mu, at_mu)
+    found = minima_in_turn(test.still_model, 4, problem_at)
+    first, pair = (jax.tree.map(lambda a, i=i: a[i : i + 2], found) for i in (FREE, ON_DATA))
+    minima, *_ = test.minima(jnp.asarray(mu, float)[None], first, _row(pair))
+    alone = (_at(fit, 0) for fit in minima[ON_DATA:])
+    return cls_of(setup.engine, mu, Minima(*minima[:ON_DATA], *alone), setup.test_statistic)
 
 
 def require_possible_strength(mu: Number, test_statistic: str) -> None:

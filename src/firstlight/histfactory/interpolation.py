@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from firstlight.histfactory.array_types import Array, Numpy
 
 NORMSYS_CODES = ("code1", "code4")
@@ -76,50 +78,46 @@ def code4(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Arra
 
     In this form an absent systematic (hi = lo = 1) is exactly one, with derivatives exactly zero.
     """
-    shape = (-1, *(1,) * (deviations.ndim - 2))
-    above, below = _code4_basis(alpha), _code4_basis(-alpha)
-    order = []
-    for derivative, sign in enumerate((1, -1, 1)):
-        u = [xp.reshape(p, shape) for p in above[derivative]]
-        v = [xp.reshape(sign * p, shape) for p in below[derivative]]
-        order.append(
-            deviations[0] * u[0]
-            + (1 + deviations[0]) * logs[0] * (u[1] + logs[0] * u[2])
-            + deviations[1] * v[0]
-            + (1 + deviations[1]) * logs[1] * (v[1] + logs[1] * v[2])
+    u, scaled = _code4_basis(alpha, deviations.ndim, xp), (1 + deviations) * logs
+
+    def combined(order: int | slice) -> Array:
+        above, below = (
+            deviations[side] * u[order, 0, side]
+            + scaled[side] * (u[order, 1, side] + logs[side] * u[order, 2, side])
+            for side in range(2)
         )
-    return 1 + order[0], order[1], order[2]
+        return above + below
+
+    # One expression compiles sooner; in NumPy its arrays would not fit into the cache.
+    value, slope, bend = map(combined, range(3)) if xp is np else combined(slice(None))
+    return 1 + value, slope, bend
 
 
 def code4_slopes(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Array, Array]:
     """Derivatives of `code4` with respect to `deviations` and `logs`, in their shape."""
-    shape = (-1, *(1,) * (deviations.ndim - 2))
-    above, below = _code4_basis(alpha)[0], _code4_basis(-alpha)[0]
-    u = [xp.reshape(xp.stack(pair), (2, *shape)) for pair in zip(above, below, strict=True)]
+    u = _code4_basis(alpha, deviations.ndim, xp)[0]
     return u[0] + logs * (u[1] + logs * u[2]), (1 + deviations) * (u[1] + 2 * logs * u[2])
 
 
-def _code4_basis(x: Array) -> tuple[tuple[Array, Array, Array], ...]:
-    """u₀, u₁, u₂ and their first and second derivatives.
+def _code4_basis(alpha: Array, axes: int, xp: Numpy) -> Array:
+    """u₀, u₁, u₂ at α and at -α, and their first two derivatives with respect to α.
 
+    Returns [order of the derivative, u, α or -α, α, ...], the latter with `axes` - 2 axes of one.
     At x = 1, u₀ has value 1, u₁ slope 1 and u₂ curvature 1; all their other values and derivatives
     at ±1 and 0 are zero.
     """
-    s = x * x
-    return (
-        (
-            x * (15 + x * (24 + x * (-10 + x * (-24 + x * (3 + 8 * x))))) / 16,
-            x * (-7 + x * (-9 + x * (10 + x * (14 + x * (-3 - 5 * x))))) / 16,
-            x * (1 + x) * (1 - s) ** 2 / 16,
-        ),
-        (
-            (15 + x * (48 + x * (-30 + x * (-96 + x * (15 + 48 * x))))) / 16,
-            (-7 + x * (-18 + x * (30 + x * (56 + x * (-15 - 30 * x))))) / 16,
-            (1 + x * (2 + x * (-6 + x * (-8 + x * (5 + 6 * x))))) / 16,
-        ),
-        (
-            (48 + x * (-60 + x * (-288 + x * (60 + 240 * x)))) / 16,
-            (-18 + x * (60 + x * (168 + x * (-60 - 150 * x)))) / 16,
-            (2 + x * (-12 + x * (-24 + x * (20 + 30 * x)))) / 16,
-        ),
-    )
+    powers = np.arange(7)
+    derivatives = [np.array(_CODE4)]
+    for _ in range(2):
+        derivatives.append(np.roll(derivatives[-1] * powers, -1, axis=-1))
+    signs = np.array([[1, 1], [1, -1], [1, 1]])  # of the derivatives of u(-α)
+    coefficients = np.stack(derivatives)[:, :, None] * signs[:, None, :, None] / 16
+    x = xp.reshape(xp.stack([alpha, -alpha]), (2, -1, *(1,) * (axes - 2)))
+    total: Array = 0.0
+    for k in reversed(powers):
+        total = total * x + coefficients[..., k].reshape(3, 3, 2, *(1,) * (axes - 1))
+    return total
+
+
+#: Coefficients of 16 u₀, 16 u₁ and 16 u₂, from the constant to the sixth power.
+_CODE4 = ((0, 15, 24, -10, -24, 3, 8), (0, -7, -9, 10, 14, -3, -5), (0, 1, 1, -2, -2, 1, 1))

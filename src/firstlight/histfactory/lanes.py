@@ -20,7 +20,7 @@ from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.branches import (
     Evidence,
     Plan,
-    conclusion,
+    after_all,
     evidence_of,
     first_plan,
     next_plan,
@@ -97,7 +97,7 @@ def lowest_of_each(
         order = jnp.argsort(state.which == n, stable=True)[:few]  # busy lanes first
         state = state._replace(which=state.which[order], search=_rows(state.search, order))
         state = jax.lax.while_loop(lambda s: _left(s, n) > 0, turn, state)
-    return conclusion(state.found, state.plans, jnp), state.work
+    return after_all(state.found, state.plans, jnp), state.work
 
 
 def _left(state: _State, n: int) -> Array:

@@ -20,22 +20,23 @@ from firstlight.histfactory.array_types import (
     Numpy,
     Parameters,
 )
-from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.engine import Traced, engine_for
 from firstlight.histfactory.exclusion import (
     BANDS,
-    CLs,
+    FREE,
+    NULL,
+    ON_ASIMOV,
+    ON_DATA,
     CLsStatus,
     Ended,
     HypothesisTest,
     Minima,
-    PairSearch,
     Setup,
-    as_pair,
-    cls_of,
-    distance_of,
+    TestInProgram,
+    deviation,
     interpolated,
     q_of_asimov,
+    statistics_of,
     status_of,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
@@ -43,10 +44,10 @@ from firstlight.histfactory.hypotheses import one_sided, poi_value, require_stat
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_results import first_gradient_by
-from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum
+from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.profiling import entered, gradients, searches, unknown, where
 
 _STEPS = 60
 #: After so many, every other step halves the bracket.
@@ -139,22 +140,9 @@ def _guess(sigma: Array, band: int | None, level: Array) -> Array:
     return sigma * (n + normal.inv_cdf(1 - usual * normal.cdf(n)))
 
 
-def _height(xp: Numpy, result: CLs, band: Array, level: float) -> Array:
-    """ln(CLs/level), nearly linear in μ. Band 0 is observed, 1 to 5 are expected."""
-    value = xp.concatenate([xp.reshape(xp.asarray(result.observed), (1,)), result.expected])[band]
-    return xp.log(xp.maximum(value, 1e-300) / level)
-
-
-def _first_sigma(setup: Setup) -> Array:
-    """The estimator's standard deviation before any fit, from the Hessian at the start."""
-    index = poi_position(setup.engine.model)
-    start = setup.first_problems()[0]
-    free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
-    curvature = evaluate(setup.engine.prepared, setup.data, start.start).curvature
-    assert curvature is not None
-    unit = jnp.zeros_like(free).at[index].set(1.0)
-    variance = solve(factorise(assemble(curvature, 0.0), free), unit)[index]
-    return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
+def _sigma_of(xp: Numpy, mu: Number, q_asimov: Array) -> Array:
+    """Standard deviation of the estimator from the Asimov data, Eq. 30."""
+    return mu / xp.sqrt(xp.maximum(q_asimov, 1e-12))
 
 
 @np.errstate(all="ignore")  # as in `cls_of`
@@ -245,7 +233,8 @@ class _Curve:
             self._enter(mu, on_asimov)
         self._note(on_data)
         q = one_sided(engine, mu, test.free, on_data)
-        return -float(distance_of(engine, q, self.known[mu] ** 2, test.setup.test_statistic))
+        distance, _ = deviation(engine, q, self.known[mu] ** 2, test.setup.test_statistic)
+        return -float(distance)
 
     def _enter(self, mu: float, on_asimov: Minimum) -> None:
         self._note(on_asimov)
@@ -308,10 +297,12 @@ def _proposed(known: Mapping[float, float], low: float, high: float) -> float:
 class _Search(NamedTuple):
     """The search for the roots of all bands, one after another."""
 
-    first: Minimum  # the pair of fits that does not depend on the signal strength
+    known: Minimum  # the latest of each of the four fits
+    turn: Array  # which of them is next
     bracket: _Bracket
     band: Array  # whose root is being searched
-    started: Array
+    sigma: Array
+    begun: Array  # True after the first test, which is for σ
     roots: Array  # of every band
     closed: Array
     pairs: Minimum  # the fits at every root
@@ -319,73 +310,93 @@ class _Search(NamedTuple):
 
 def _in_program(setup: Setup, level: Number) -> UpperLimit:
     """The limits in a program, with derivatives by the implicit function theorem at the roots."""
-    search = PairSearch(setup)
-    still_level = jax.lax.stop_gradient(level)
-    end = _find_roots(search, still_level)
-    test = HypothesisTest(setup, as_pair(end.first))
-    still_test = HypothesisTest(search.setup, as_pair(end.first))
-
-    def follow(problem: Array) -> Array:
-        mu, band, pair = problem
-
-        def still_height(m: Array) -> Array:
-            return _height(jnp, still_test.at(m, as_pair(pair)), band, still_level)
-
-        result = test.at(mu, as_pair(pair))
-        _, slope = jax.jvp(still_height, (mu,), (jnp.ones_like(mu),))
-        root = mu - _height(jnp, result, band, level) / slope
-        return root, result.status_code, result.branches
-
+    test, still_level = TestInProgram(setup), jax.lax.stop_gradient(level)
+    end = _find_roots(test, still_level)
+    first = jax.tree.map(lambda a: a[:ON_DATA], end.known)
+    minima, problems, theta = test.minima(end.roots, first, end.pairs)
+    # The likelihood of a fit changes with the strength that it holds as at fixed parameters.
+    by_mu = gradients(setup.engine.prepared, problems, theta)[1:, poi_position(setup.engine.model)]
+    by_mu = by_mu.reshape(2, -1)
+    statistics = jnp.stack(statistics_of(setup.engine, end.roots, minima))
+    still = jax.lax.stop_gradient(statistics)
     bands = jnp.arange(len(end.roots))
-    roots, tested, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
-    tested = jnp.where(tested > int(CLsStatus.UNLIKELY_NULL), tested, 0)
+    _, weighted = jax.vjp(lambda s: _still_height(test, s, bands, still_level), still)
+    (by_statistic,) = weighted(jnp.ones(len(end.roots)))
+    # At a root, ln CLs changes with everything as much as with μ, which makes up for it.
+    change = jnp.sum(by_statistic * (statistics - still), axis=0) - jnp.log(level / still_level)
+    slope = jnp.sum(by_statistic * jnp.where(still > 0, 2 * by_mu, 0.0), axis=0)
+    roots = end.roots - change / slope
     reached = jnp.where(jnp.all(end.closed), 0, int(CLsStatus.LEVEL_NOT_REACHED))
-    status = jnp.maximum(jnp.max(tested), reached).astype(jnp.int32)
-    return UpperLimit(roots[0], roots[1:], level, status, jnp.max(branches))
+    status = jnp.maximum(status_of(jnp, minima.null, *minima), reached).astype(jnp.int32)
+    branches = jnp.max(jnp.concatenate([jnp.ravel(fit.branches) for fit in minima]))
+    return UpperLimit(roots[0], roots[1:], level, status, branches)
 
 
-def _find_roots(search: PairSearch, level: Number) -> _Search:
+def _still_height(test: TestInProgram, statistics: Array, band: Array, level: Number) -> Array:
+    """ln(CLs/level) of the statistics of the data and of the Asimov data, elementwise.
+
+    Band 0 is observed, 1 to 5 are expected. Nearly linear in the signal strength.
+    """
+    q, q_asimov = statistics
+    distance, root_asimov = deviation(test.engine, q, q_asimov, test.setup.test_statistic)
+    # CLs expected in a band is that of data which deviate by as much.
+    distance = jnp.where(band > 0, -jnp.asarray((0.0, *BANDS))[band], distance)
+    clsb, clb = test.engine.tail(jnp.stack([distance + root_asimov, distance]))
+    return jnp.log(jnp.maximum(clsb / clb, 1e-300) / level)
+
+
+def _find_roots(test: TestInProgram, level: Number) -> _Search:
     """The roots of all bands and the fits there, without derivatives."""
-    sigma = _first_sigma(search.setup)
-    guesses = jnp.stack([_guess(sigma, band, level) for band in (None, *BANDS)])
+    guesses = jnp.stack([_guess(1.0, band, level) for band in (None, *BANDS)])
     n = len(guesses)
 
-    def opened(band: Array) -> _Bracket:
-        bracket = _opened(jnp, guesses[band], level)
+    def opened(guess: Array) -> _Bracket:
+        bracket = _opened(jnp, guess, level)
         return _Bracket(*(jnp.asarray(v, bool if v is False else float) for v in bracket))
 
-    def step(s: _Search) -> _Search:
-        found = search(~s.started, s.first, s.bracket.next)
-        first = jax.tree.map(lambda a, b: jnp.where(s.started, a, b), s.first, found)
-        minima = Minima(*as_pair(first), *as_pair(found))
-        result = cls_of(search.engine, s.bracket.next, minima, search.setup.test_statistic)
-        bracket = _advance(jnp, s.bracket, _height(jnp, result, s.band, level))
-        ended = s.started & (bracket.closed | (bracket.steps >= _STEPS))
+    def problem_of(s: _Search) -> Problem:
+        # The fits of a test start where those of the test before it ended.
+        before = jnp.where(s.begun, s.turn, jnp.maximum(s.turn - ON_DATA, FREE))
+        theta = s.known.theta
+        return test.problem(s.turn, s.bracket.next, theta[NULL], theta[before])
+
+    def after(s: _Search, found: Minimum) -> _Search:
+        known = entered(jnp.arange(4) == s.turn, s.known, found)
+        minima = Minima(*(jax.tree.map(lambda a, i=i: a[i], known) for i in range(4)))
+        statistics = jnp.stack(statistics_of(test.still.engine, s.bracket.next, minima))
+        tested = s.turn == ON_ASIMOV
+        bracket = _advance(jnp, s.bracket, _still_height(test, statistics, s.band, level))
+        sigma = jnp.where(s.begun, s.sigma, _sigma_of(jnp, s.bracket.next, statistics[1]))
+        # There is no limit to find where CLs is NaN.
+        ended = bracket.closed | (bracket.steps >= _STEPS) | ~jnp.isfinite(bracket.next)
+        ended &= tested & s.begun
         here = (jnp.arange(n) == s.band) & ended
-        fresh, following = ended | ~s.started, opened(jnp.minimum(s.band + ended, n - 1))
-
-        def entered(all_: Array, one: Array) -> Array:
-            return jnp.where(here.reshape(-1, *(1,) * one.ndim), one, all_)
-
+        band = s.band + ended
+        fresh = opened(sigma * guesses[jnp.minimum(band, n - 1)])
+        following = where(ended | ~s.begun, fresh, bracket)
+        pair = jax.tree.map(lambda a: a[ON_DATA:], known)
         return _Search(
-            first=first,
-            bracket=jax.tree.map(lambda a, b: jnp.where(fresh, a, b), following, bracket),
-            band=s.band + ended,
-            started=jnp.ones((), bool),
+            known=known,
+            turn=jnp.where(tested, ON_DATA, s.turn + 1),
+            bracket=where(tested, following, s.bracket),
+            band=band,
+            sigma=jnp.where(tested, sigma, s.sigma),
+            begun=s.begun | tested,
             roots=jnp.where(here, jnp.where(bracket.closed, bracket.next, jnp.nan), s.roots),
             closed=jnp.where(here, bracket.closed, s.closed),
-            pairs=jax.tree.map(entered, s.pairs, found),
+            pairs=entered(here, s.pairs, pair),
         )
 
-    nothing = search.nothing()
+    nothing = unknown(test.still_model, 4)
     begin = _Search(
-        first=nothing,
-        bracket=opened(0),
-        band=jnp.zeros((), jnp.int32),
-        started=jnp.zeros((), bool),
+        known=nothing,
+        turn=jnp.zeros((), int),
+        bracket=opened(1.0),
+        band=jnp.zeros((), int),
+        sigma=jnp.ones(()),
+        begun=jnp.zeros((), bool),
         roots=jnp.full(n, jnp.nan),
         closed=jnp.zeros(n, bool),
-        pairs=jax.tree.map(lambda a: jnp.stack([a] * n), nothing),
+        pairs=jax.tree.map(lambda a: jnp.stack([a[ON_DATA:]] * n), nothing),
     )
-    end: _Search = jax.lax.while_loop(lambda s: s.band < n, step, begin)
-    return end
+    return searches(test.still_model, begin, problem_of, after, lambda s: s.band < n)

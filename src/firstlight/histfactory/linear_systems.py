@@ -62,17 +62,16 @@ def newton_step(
 def _eliminate(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
     """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by elimination without pivoting."""
     n = len(right)
-    work = xp.concatenate([matrix, right[:, None]], axis=1)
-    squares = xp.zeros(())
+    # Bordered by `right`, all rows are cleared: each step is one array expression, x and the form
+    # end in the last column, and nothing is left to substitute.
+    work = xp.pad(matrix, (0, 1)) + xp.pad(right[:, None], ((0, 1), (n, 0)))
+    work += xp.pad(right[None], ((n, 0), (0, 1)))
+    rows = np.arange(n + 1)[:, None]
     for k in range(n):
         pivot = xp.where(work[k, k] > SINGULAR, work[k, k], xp.nan)
-        squares += work[k, n] ** 2 / pivot
-        work -= xp.where(xp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
-    x: list[Array] = [None] * n
-    for k in reversed(range(n)):
-        known = sum((work[k, j] * x[j] for j in range(k + 1, n)), start=xp.zeros(()))
-        x[k] = (work[k, n] - known) / work[k, k]
-    return xp.stack(x), squares
+        row = work[k] / pivot
+        work = xp.where(rows == k, row, work - work[:, k : k + 1] * row)
+    return work[:n, n], -work[n, n]
 
 
 def _by_cholesky(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +32,13 @@ from firstlight.histfactory.closed_form import (
     Evaluation,
     assemble,
     evaluate,
+    no_evaluation,
     own_curvature,
 )
 from firstlight.histfactory.lazy_jax import jnp, pytree
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.linear_systems import newton_step
-from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
+from firstlight.histfactory.numpy_or_jax import while_loop
 
 #: A fit that stops with a larger EDM has not converged.
 EDM_TOLERANCE = 1e-8
@@ -206,7 +206,7 @@ def begin_search(
         theta=start,
         nll=xp.asarray(xp.inf),
         trial=start,
-        at=nothing_like(xp, partial(evaluate, curvature=False), model, problem.data, start),
+        at=no_evaluation(model, xp),
         own=xp.zeros_like(start),
         back=xp.zeros((), bool),
         singular=xp.zeros((), bool),

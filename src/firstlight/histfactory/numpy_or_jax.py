@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -54,11 +54,57 @@ def row_of(stacked: T, i: int) -> T:
 def while_loop(proceed: Callable[[T], Truth], step: Callable[[T], T], state: T, xp: Numpy) -> T:
     """A loop in Python for NumPy, part of the program for JAX."""
     if xp is not np:
-        end: T = jax.lax.while_loop(proceed, step, state)
-        return end
+        leaves, structure = jax.tree.flatten(state)
+        packing = _Packing(structure, tuple(_form(leaf) for leaf in leaves))
+        end: _Packed = jax.lax.while_loop(
+            lambda packed: proceed(packing.unpack(packed)),
+            lambda packed: packing.pack(step(packing.unpack(packed))),
+            packing.pack(state),
+        )
+        return cast(T, packing.unpack(end))
     while proceed(state):
         state = step(state)
     return state
+
+
+_Packed: TypeAlias = tuple[Array, list[Array]]
+
+
+def _form(leaf: Array) -> tuple[int, Any]:
+    """Number of axes and type of a leaf of a loop's state."""
+    return np.ndim(leaf), jnp.asarray(leaf).dtype
+
+
+class _Packing(NamedTuple):
+    """Carries the scalars of a loop's state as one vector.
+
+    Otherwise XLA computes and copies every one of them by a kernel of its own, which has to be
+    compiled, and on a GPU to be launched in every iteration. Float64 holds all their values.
+    """
+
+    structure: Any
+    forms: tuple[tuple[int, Any], ...]
+
+    def pack(self, state: object) -> _Packed:
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(state)]
+        scalars = [leaf.astype(float) for leaf in leaves if not leaf.ndim]
+        vector, places = jnp.zeros(len(scalars)), np.arange(len(scalars))
+        for i, scalar in enumerate(scalars):  # `stack` would not fuse with what computes them
+            vector = jnp.where(places == i, scalar, vector)
+        return vector, [leaf for leaf in leaves if leaf.ndim]
+
+    def unpack(self, packed: _Packed) -> Any:
+        vector, arrays = packed
+        scalars, others = iter(vector), iter(arrays)
+        leaves = [
+            next(others) if axes else self._scalar(next(scalars), dtype)
+            for axes, dtype in self.forms
+        ]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    @staticmethod
+    def _scalar(value: Array, dtype: Any) -> Array:
+        return value > 0 if np.issubdtype(dtype, np.bool_) else value.astype(dtype)
 
 
 def nothing_like(xp: Numpy, function: Callable[..., object], *arguments: object) -> Any:

@@ -21,6 +21,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -32,6 +33,10 @@ from firstlight.histfactory.linear_results import Arguments, known_result
 
 if TYPE_CHECKING:
     from jax.tree_util import PyTreeDef
+
+#: Whether the body of a unit is being traced. The public functions that it calls are part of it:
+#: every nested unit would be traced, differentiated and lowered once more.
+_IN_UNIT: ContextVar[bool] = ContextVar("_IN_UNIT", default=False)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +60,7 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not is_imported():
+        if _IN_UNIT.get() or not is_imported():
             return function(*args, **kwargs)
         wide = bool(jax.config.jax_enable_x64)
         with contextlib.nullcontext() if wide else _wide():
@@ -151,7 +156,11 @@ def _unit(
 
     def of_arrays(*arrays: Array) -> R:
         args, kwargs = _unflattened(structure, rest, arrays)
-        return function(*args, **kwargs)
+        token = _IN_UNIT.set(True)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _IN_UNIT.reset(token)
 
     compiled: Callable[..., R] = jax.jit(of_arrays)
     if wide:
