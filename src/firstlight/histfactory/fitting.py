@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -163,7 +163,7 @@ class FitResult:
     def covariance(self) -> Array:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
-        NaN for parameters that are not determined.
+        NaN for parameters that are not determined; under jit and vmap then for all.
         Constant under differentiation; differentiate `hessian` instead.
         """
         if self._hessian is None:
@@ -173,7 +173,8 @@ class FitResult:
             )
         if isinstance(self._hessian, _Point) and isinstance(self._free, np.ndarray):
             prepared, data, theta = self._hessian
-            inverse = _INVERSE(prepared, data, theta, self._free)
+            is_flat = self.status_code == int(Status.NOT_DETERMINED)
+            inverse = (_inverse_on_host if is_flat else _INVERSE)(prepared, data, theta, self._free)
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
@@ -204,6 +205,7 @@ def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Nump
 
 
 _INVERSE = Program(_inverse, evaluations=2)
+_inverse_on_host = partial(_inverse, xp=np)
 
 
 def _dense_inverse(curvature: Curvature, free: Array) -> Array:
@@ -254,7 +256,9 @@ def _in_flat_directions(values: Array, vectors: Array) -> Array:
 
 def _block_inverse(curvature: Curvature, free: Array) -> Array:
     factors = factorise(assemble(curvature), free)
-    return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
+    pivots = jnp.diagonal(factors.cholesky) ** 2
+    inverse = jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
+    return jnp.where(jnp.all(pivots > SINGULAR), inverse, jnp.nan)
 
 
 @cache
