@@ -40,6 +40,7 @@ from firstlight import losses
 from firstlight.histfactory import branches, engine, lanes, profiling, synthetic, templates
 from firstlight.histfactory.dimensions import PRESETS
 from firstlight.histfactory.internal_order import poi_position
+from firstlight.histfactory.likelihood import Prepared
 from firstlight.torch.bridge import to_jax, to_torch
 from histfactory_gpu import Figures, Times
 
@@ -399,12 +400,17 @@ def cold(subject: Subject, source: str, figures: Figures, folder: Path) -> None:
 VARIANTS = ("as-it-is", "one-search", "in-turn")
 
 
+def no_evidence(model: Prepared) -> branches.Evidence:
+    """That nothing speaks for another minimum."""
+    return branches.Evidence(jnp.zeros(model.blocks[0]), jnp.zeros((), bool))
+
+
 def change_engine(variant: str) -> None:
     """Switch off a part of the engine in this process, before anything is traced."""
     if variant == "one-search":
         branches.MAX_STARTS = 1
         for module in (branches, lanes):
-            setattr(module, "branch_risks", lambda model, *_: np.zeros(model.blocks[0]))  # noqa: B010
+            setattr(module, "evidence_of", lambda model, *_: no_evidence(model))  # noqa: B010
     if variant == "in-turn":
         in_turn = partial(profiling.minimise_chain, side_by_side=False)
         setattr(engine, "minimise_chain", in_turn)  # noqa: B010
