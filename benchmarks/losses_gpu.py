@@ -11,8 +11,7 @@ H200.
 
 `--parts` takes about four minutes. It measures q0, its gradient, training steps and toys in fresh
 processes: as they are; with every fit ending after its first search (`--core one-search`), which
-shows what the test for further minima costs; and with warm fits one after the other instead of side
-by side (`--core in-turn`). Values and gradients are compared with NumPy's first.
+shows what the test for further minima costs. Values and gradients are compared with NumPy's first.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ import torch
 import firstlight.torch as ft
 from firstlight import histfactory as hf
 from firstlight import losses
-from firstlight.histfactory import branches, engine, lanes, profiling, synthetic, templates
+from firstlight.histfactory import branches, lanes, synthetic, templates
 from firstlight.histfactory.dimensions import PRESETS
 from firstlight.histfactory.internal_order import poi_position
 from firstlight.histfactory.likelihood import Prepared
@@ -397,7 +396,7 @@ def cold(subject: Subject, source: str, figures: Figures, folder: Path) -> None:
 
 
 #: Variants of the engine, for `--core`.
-VARIANTS = ("as-it-is", "one-search", "in-turn")
+VARIANTS = ("as-it-is", "one-search")
 
 
 def no_evidence(model: Prepared) -> branches.Evidence:
@@ -411,9 +410,6 @@ def change_engine(variant: str) -> None:
         branches.MAX_STARTS = 1
         for module in (branches, lanes):
             setattr(module, "evidence_of", lambda model, *_: no_evidence(model))  # noqa: B010
-    if variant == "in-turn":
-        in_turn = partial(profiling.minimise_chain, side_by_side=False)
-        setattr(engine, "minimise_chain", in_turn)  # noqa: B010
 
 
 def core(figures: Figures, device: torch.device, options: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -17,12 +16,10 @@ from firstlight import histfactory as hf
 from firstlight.histfactory import device_fits, engine, lanes, programs, synthetic
 from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.fitting import problem_of
-from firstlight.histfactory.hypotheses import hypotheses
 from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.layout import Sizes
-from firstlight.histfactory.newton import Problem, WarmStart, search
+from firstlight.histfactory.newton import search
 from firstlight.histfactory.precision import float64_scope
-from firstlight.histfactory.profiling import minimise_chain
 
 pytestmark = pytest.mark.slow
 
@@ -253,31 +250,6 @@ def test_a_limit_in_a_program_is_the_same_and_its_derivative_follows_the_lower_b
     assert float(value) == pytest.approx(limit(1.0), rel=1e-9)
     # Twice the signal is half the limit, so the derivative is known: -μ_up.
     assert float(slope) == pytest.approx(-limit(1.0), rel=1e-7)
-
-
-def test_fits_side_by_side_end_where_fits_in_turn_do() -> None:
-    """As a GPU makes them: from known starts together, else the second from the first's end."""
-    loaded = load(COUPLED)
-    eager = engine.Eager(loaded)
-    pair = hypotheses(eager, data_of(loaded, COUPLED_DATA), [None, 0.0], None, None)
-    chain = jax.jit(
-        minimise_chain, static_argnames="side_by_side", compiler_options=programs.compiler_options()
-    )
-    with float64_scope():
-        problems = Problem(*jax.tree.map(lambda *a: jnp.stack([jnp.asarray(x) for x in a]), *pair))
-        ends = chain(eager.prepared.on_device, problems, None).theta
-        mirrored = jnp.where(jnp.arange(ends.shape[1]) == 0, -ends, ends)
-        for known in (False, True):
-            start = WarmStart(*mirrored, jnp.asarray(known))
-            found, wanted = (
-                chain(eager.prepared.on_device, problems, start, side_by_side=side_by_side)
-                for side_by_side in (True, False)
-            )
-            np.testing.assert_allclose(found.theta, wanted.theta, rtol=0, atol=1e-12)
-            for name in ("nll", "free", "status", "branches", "iterations"):
-                np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), atol=1e-12)
-            # Known starts are kept, in a minimum that is not the lowest.
-            assert (float(jnp.max(jnp.abs(found.theta - ends))) > 0.1) == known
 
 
 def test_a_single_minimum_takes_a_single_search() -> None:

@@ -51,6 +51,8 @@ _SAME_NLL, _SAME_FINGERPRINT = 1e-6, 1e-4
 _UNEASY, _LONG = 0.3, 9
 #: A sample this far below zero, as a share of the bin, is a sign that suffices.
 _NEGATIVE = 0.05
+#: Up to so many α, a parameter at risk is enough: searches cost little, and reach everywhere.
+_SMALL = 16
 #: Searches from spread starts: at least this many, and until so many have ended in the lowest one.
 _MIN_SPREAD, _FEW, _CONFIRMED = (12, 24, 36), 4, 3
 
@@ -244,6 +246,8 @@ def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
 def _spread_count(model: Prepared, problem: Problem, xp: Numpy) -> Array:
     """How many searches from spread starts a doubt needs: more where more factors may trade."""
     few, some, many = _MIN_SPREAD
+    if model.blocks[0] > _SMALL:
+        return xp.asarray(_FEW)
     factors = xp.sum(_free_factors(model, problem).astype(xp.int32))
     return xp.where(factors > 2, many, xp.where(factors > 1, some, few))
 
@@ -350,17 +354,22 @@ def evidence_of(
     expected = xp.sum(at.cells, axis=0)
     bins = xp.sum(expected > TINY_YIELD)
     misfit = at.nll - model.constraint_constant
+    worst = xp.max(risks, initial=0.0)
     is_free = _free_factors(model, problem)
     at_bound = (theta <= problem.lower) | (theta >= problem.upper)
+    # 2·misfit has the mean and half of the variance of χ² with as many degrees as there are bins.
     signs = [
-        xp.max(risks, initial=0.0) > _UNEASY,
+        worst > _UNEASY,
         found.iterations > _LONG,
-        misfit > 0.5 * bins,
+        misfit > 0.5 * bins + 2.5 * xp.sqrt(0.5 * bins),
         xp.any(is_free & at_bound[begin:end]),
     ]
     strong = (misfit > bins + 2 * xp.sqrt(bins)) | (found.iterations > _LONG + 3)
-    strong |= xp.max(risks, initial=0.0) > RISKY
-    strong |= xp.any(at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) | ~is_minimum(found)
+    # Beyond its variations, not because a factor is negative.
+    below = (at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) & (at.multiplier > 0)
+    strong |= xp.any(below) | ~is_minimum(found)
+    if begin <= _SMALL:  # elsewhere the other sides of α have to do
+        strong |= worst > RISKY
     return Evidence(risks, strong | (sum(sign.astype(xp.int32) for sign in signs) > 1))
 
 

@@ -14,7 +14,6 @@ themselves differentiated by these rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from firstlight.histfactory.array_slopes import array_slopes
@@ -35,14 +34,11 @@ def minimise_chain(
     model: Prepared,
     problems: Problem,
     warm_start: WarmStart | None = None,
-    side_by_side: bool | None = None,
 ) -> Minimum:
     """Minima of similar problems, each search starting where the previous one ended.
 
     warm_start: where to start instead, if known, and which minimum to stay in; a single problem
         uses the second of its fits.
-    side_by_side: whether fits with known starts are made in lockstep. Default: not on a CPU. On a
-        GPU the number of kernels counts, not their size, and two fits take as long as one.
     """
     still_model, still = jax.lax.stop_gradient((model, problems))
     guesses, known = still.start, 0.0
@@ -52,12 +48,6 @@ def minimise_chain(
 
     first = jnp.arange(len(still.near)) == 0
     still = still._replace(near=jnp.maximum(still.near, jnp.where(first, known, 1.0)))
-
-    if side_by_side is None:
-        side_by_side = jax.default_backend() != "cpu"
-    if side_by_side and warm_start is not None and len(guesses) > 1:
-        found = _minima_side_by_side(still_model, still, guesses, known > 0)
-        return with_derivatives(model, problems, found)
 
     def problem_at(turn: Array, found: Minimum) -> Problem:
         problem, guess = jax.tree.map(lambda a: a[turn], (still, guesses))
@@ -101,54 +91,6 @@ def searches(
     begin = _Turns(state, first_plan(model, problem_of(state)), jnp.ones((), bool))
     end: _Turns = while_loop(lambda turns: proceeds(turns.state), step, begin, jnp)
     return cast(T, end.state)
-
-
-class _Lanes(NamedTuple):
-    """Two fits in lockstep, between two searches."""
-
-    plans: Plan
-    found: Minimum
-    begins: Array  # the plan of this lane has not begun
-    done: Array
-
-
-def _minima_side_by_side(
-    model: Prepared, problems: Problem, guesses: Array, known: Array
-) -> Minimum:
-    """Minima of two problems: side by side from known starts, otherwise one after the other."""
-
-    def step(lanes: _Lanes) -> _Lanes:
-        before = jnp.stack([problems.start[0], lanes.found.theta[0]])
-        guess = jnp.where(known, guesses, before)
-        problem = jax.vmap(lambda p, g: p.starting_at(g, p.near, jnp))(problems, guess)
-        fresh = jax.vmap(partial(first_plan, model))(problem)
-        plans = _where_rows(lanes.begins, fresh, lanes.plans)
-        runs = ~lanes.done & (known | jnp.stack([jnp.ones((), bool), lanes.done[0]]))
-        visited = jax.vmap(lambda p, plan: visit(model, p, plan, known, jnp))
-        found, after = visited(problem, plans._replace(more=runs))
-        ends = jax.vmap(lambda found, plan: after_all(found, plan, jnp))(found, after)
-        ended = runs & ~after.more
-        return _Lanes(
-            plans=_where_rows(runs, after, lanes.plans),
-            found=_where_rows(ended, ends, lanes.found),
-            begins=lanes.begins & ~runs,
-            done=lanes.done | ended,
-        )
-
-    plans = jax.vmap(partial(first_plan, model))(problems)
-    both = jnp.ones(2, bool)
-    end: _Lanes = jax.lax.while_loop(
-        lambda lanes: ~jnp.all(lanes.done), step, _Lanes(plans, unknown(model, 2), both, ~both)
-    )
-    return end.found
-
-
-def _where_rows(rows: Array, one: T, other: T) -> T:
-    def choose(a: Array, b: Array) -> Array:
-        return jnp.where(rows.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-    chosen: T = jax.tree.map(choose, one, other)
-    return chosen
 
 
 def where(condition: Array, one: T, other: T) -> T:
