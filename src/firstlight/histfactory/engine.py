@@ -238,9 +238,24 @@ class Traced(_Backend):
 Engine: TypeAlias = Eager | Traced
 
 
-def engine_for(model: Model, *arguments: object) -> Engine:
+def engine_for(model: Model, *arguments: object, require_positive: bool = False) -> Engine:
     """Traced if anything is, eager otherwise."""
-    return Traced(model) if is_traced(model, arguments) else Eager(model)
+    traced = is_traced(model, arguments)
+    if require_positive:
+        return positive_engine(model, traced)
+    return Traced(model) if traced else Eager(model)
+
+
+def positive_engine(model: Model, traced: bool = False) -> Eager:
+    """The engine of fits at which no sample is below zero."""
+    from firstlight.histfactory.positivity import Positive  # other fits do not need it
+
+    if traced or model._is_traced:
+        raise ModelError(
+            "require_positive=True works only outside jit, grad and vmap. Leave it out there, and "
+            "bound the parameters instead so that no sample falls below zero."
+        )
+    return Positive(model)
 
 
 def _stacked(problems: Sequence[Problem]) -> Problem:

@@ -48,6 +48,7 @@ class _Point(NamedTuple):
     model: Prepared
     data: Data
     theta: Array
+    covariance: Array | None = None  # if it is not the inverse Hessian
 
 
 class BinYield(NamedTuple):
@@ -133,7 +134,7 @@ class FitResult:
             return ()
         curvature = self._hessian
         if isinstance(curvature, _Point):
-            curvature = evaluate(*curvature, xp=np).curvature
+            curvature = evaluate(*curvature[:3], xp=np).curvature
         assert isinstance(curvature, Curvature)
         matrix, _, (rows, _) = _scaled(Curvature(*map(np.asarray, curvature)), self._free)
         moved = np.zeros(len(self._free), bool)
@@ -154,7 +155,7 @@ class FitResult:
             )
         if self.status is not Status.NEGATIVE_EXPECTATION:
             return []
-        prepared, data, theta = self._hessian
+        prepared, data, theta, _ = self._hessian
         with np.errstate(all="ignore"):  # the yields as the fit saw them
             cells = evaluate(prepared, data, theta, curvature=False, xp=np).cells
         return yields_where(self.about, is_negative(cells, data.main, np), data, cells)
@@ -172,8 +173,9 @@ class FitResult:
                 "be compiled into each of them. Call fit there."
             )
         if isinstance(self._hessian, _Point) and isinstance(self._free, np.ndarray):
-            prepared, data, theta = self._hessian
-            inverse = _INVERSE(prepared, data, theta, self._free)
+            prepared, data, theta, inverse = self._hessian
+            if inverse is None:
+                inverse = _INVERSE(prepared, data, theta, self._free)
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
@@ -263,7 +265,7 @@ def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
 
     def function(hessian: Curvature | _Point, free: Array) -> Array:
         if isinstance(hessian, _Point):
-            return _inverse(*hessian, free)
+            return _inverse(*hessian[:3], free)
         return _block_inverse(hessian, free)
 
     for _ in range(axes):
@@ -275,7 +277,12 @@ def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
 @in_float64
 @first_gradient_by("firstlight.histfactory.fit_gradients:fit")
 def fit(
-    model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
+    model: Model,
+    data: DataSet = None,
+    fixed: Fixed = None,
+    init: Parameters = None,
+    *,
+    require_positive: bool = False,
 ) -> FitResult:
     """Maximum-likelihood fit of the parameters.
 
@@ -283,11 +290,13 @@ def fit(
     fixed: names to fix at their init, or a mapping from names to the values to fix them at
         (True: at init; False: free although the workspace fixes it).
     init: starting values, a mapping of names or a whole vector.
+    require_positive: the lowest fit at which no sample whose nominal yield is not negative is below
+        zero in any bin. Outside jit, grad and vmap.
 
     Never raises for numerical trouble: check `.status`.
     """
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, data, fixed, init)
+    engine = engine_for(model, data, fixed, init, require_positive=require_positive)
     problem = problem_of(engine, data_of(model, data), fixed, init)
     (found,) = engine.chain([problem])
     if isinstance(engine, Traced):
@@ -367,7 +376,7 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     model = engine.model
     held = (found.theta <= problem.lower) | (found.theta >= problem.upper)
     held = held & (found.free == 0) & (problem.fixed == 0)
-    point = _Point(engine.prepared, problem.data, found.theta)
+    point = _Point(engine.prepared, problem.data, found.theta, found.covariance)
     return FitResult(
         values=to_public(model, found.theta),
         nll=plain(found.nll + engine.constants(problem.data)),

@@ -153,6 +153,7 @@ class Minimum(NamedTuple):
     status: Array
     branches: Array  # number of minima found, including this one
     curvature: Curvature | None = None  # the Hessian there, in a program that JAX transforms
+    covariance: Array | None = None  # where it is not the inverse Hessian: at walls of `positivity`
 
 
 class SearchState(NamedTuple):
