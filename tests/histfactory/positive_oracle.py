@@ -14,14 +14,18 @@ def yields_of(likelihood: Likelihood, theta: Any) -> Any:
     cells = []
     found = likelihood.of_samples(theta)
     for (_, nominal, modifiers), of_sample in zip(likelihood.samples, found, strict=True):
-        shifts = [np.maximum(np.abs(m.first), np.abs(m.second)) for m in modifiers if m.kind == "histosys"]
+        shifts = [
+            np.maximum(np.abs(m.first), np.abs(m.second)) for m in modifiers if m.kind == "histosys"
+        ]
         size = np.where(nominal > 0, nominal, np.sum(shifts, axis=0) if shifts else 0.0)
         shape = (*np.shape(theta)[:-1], len(nominal))
         cells.append(np.broadcast_to(of_sample / np.where(size > 0, size, 1.0), shape))
     return np.concatenate(cells, axis=-1)
 
 
-def lowest_positive(likelihood: Likelihood, starts: Any, fixed: dict[str, float] | None = None) -> float:
+def lowest_positive(
+    likelihood: Likelihood, starts: Any, fixed: dict[str, float] | None = None
+) -> float:
     """The NLL of the best end of SLSQP; each start is also tried with every free factor at zero."""
     held = {likelihood.names.index(name): value for name, value in (fixed or {}).items()}
     best = np.inf
@@ -46,7 +50,13 @@ def _with_zeros(likelihood: Likelihood, starts: Any, held: dict[int, float]) -> 
 
 
 def _slsqp(likelihood: Likelihood, theta: Any, held: dict[int, float]) -> float:
-    free = np.array([i for i in range(likelihood.n) if i not in held and likelihood.upper[i] > likelihood.lower[i]])
+    free = np.array(
+        [
+            i
+            for i in range(likelihood.n)
+            if i not in held and likelihood.upper[i] > likelihood.lower[i]
+        ]
+    )
 
     def at(x: Any) -> Any:
         full = theta.copy()

@@ -240,22 +240,29 @@ Engine: TypeAlias = Eager | Traced
 
 def engine_for(model: Model, *arguments: object, require_positive: bool = False) -> Engine:
     """Traced if anything is, eager otherwise."""
-    traced = is_traced(model, arguments)
+    if not is_traced(model, arguments):
+        return eager_engine(model, require_positive=require_positive)
     if require_positive:
-        return positive_engine(model, traced)
-    return Traced(model) if traced else Eager(model)
+        raise ModelError(
+            "require_positive=True works only outside jit, grad and vmap. Inside them leave it "
+            "out, and bound the parameters so that no sample falls below zero."
+        )
+    return Traced(model)
 
 
-def positive_engine(model: Model, traced: bool = False) -> Eager:
-    """The engine of fits at which no sample is below zero."""
+def eager_engine(
+    model: Model,
+    compiled: bool | None = None,
+    devices: Devices = None,
+    *,
+    require_positive: bool = False,
+) -> Eager:
+    """The engine of calls outside JAX transformations; see `Eager`."""
+    if not require_positive:
+        return Eager(model, compiled, devices)
     from firstlight.histfactory.positivity import Positive  # other fits do not need it
 
-    if traced or model._is_traced:
-        raise ModelError(
-            "require_positive=True works only outside jit, grad and vmap. Leave it out there, and "
-            "bound the parameters instead so that no sample falls below zero."
-        )
-    return Positive(model)
+    return Positive(model, compiled, devices)
 
 
 def _stacked(problems: Sequence[Problem]) -> Problem:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from firstlight.histfactory.newton import Minimum, Problem, Status, is_negative
 from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.histfactory.programs import Program
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.sample_yields import SampleYield
 
 #: An eigenvalue of the Hessian with unit diagonal below this is that of a flat direction.
 FLAT = 1e-8
@@ -161,10 +164,26 @@ class FitResult:
         return yields_where(self.about, is_negative(cells, data.main, np), data, cells)
 
     @property
+    def negative_samples(self) -> list[SampleYield]:
+        """Yields below zero of samples whose nominal yields there are not; parameters behind them.
+
+        A fit with `require_positive=True` has none. For a fit outside jit, grad and vmap.
+        """
+        from firstlight.histfactory.sample_yields import negative_samples  # after the fit
+
+        if not isinstance(self._hessian, _Point) or np.ndim(self.status_code):
+            raise ModelError(
+                "negative_samples is available for a single fit outside jit, grad and vmap. Call "
+                "fit there."
+            )
+        return negative_samples(self.about, self._hessian.model, self._hessian.theta)
+
+    @property
     def covariance(self) -> Array:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
-        NaN for parameters that are not determined.
+        Where `require_positive=True` holds a fit, only along the parameters for which the yields
+        that it holds stay zero. NaN for parameters that are not determined.
         Constant under differentiation; differentiate `hessian` instead.
         """
         if self._hessian is None:

@@ -28,32 +28,18 @@ from firstlight.histfactory.closed_form import dense_hessian, evaluate
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.likelihood import Data, Prepared, yields
 from firstlight.histfactory.newton import Minimum, Problem, Status, is_settled, search
+from firstlight.histfactory.sample_yields import below_zero, sizes
 
-#: Yields below zero by less than this share of their size are rounding.
-ROUNDING = 1e-9
 #: The factors ε, each starting where the one before ended.
 _WALLS = (1e-2, 1e-4, 1e-6)
 #: Of a yield in its pseudo-bin: the yield itself then adds nothing to the likelihood.
 _SHARE = 1e-12
 #: A wall this far from its yield, in units of the yield's size, has no effect.
 _FAR = 1e-3
-#: Searches from elsewhere at the first ε, ends of them that are followed, and fits with factors at
-#: zero that are tried.
-_STARTS, _FOLLOWED, _MAX_FITS = 16, 4, 64
+#: Searches from elsewhere at the first ε, fewer if so many have had the lowest end; ends that are
+#: followed; and fits with factors at zero that are tried.
+_STARTS, _CONFIRMED, _FOLLOWED, _MAX_FITS = 16, 6, 4, 64
 _CHORDS = 8
-
-
-def sizes(model: Prepared) -> Array:
-    """The scale of every yield: its nominal value and its largest variation [slot, bin]."""
-    half_sum, scaled = np.abs(model.shifts).max(axis=1, initial=0.0)
-    size: Array = np.abs(model.nominal) + half_sum + 8 * scaled
-    return size
-
-
-def below_zero(model: Prepared, cells: Array) -> Array:
-    """True for the yields below zero whose nominal value is not [slot, bin]."""
-    below: Array = (model.nominal >= 0) & (cells < -ROUNDING * sizes(model))
-    return below
 
 
 class Positive(Eager):
@@ -167,12 +153,21 @@ class _Walls(NamedTuple):
     def lowest(self) -> Minimum:
         """The lowest end of searches from several starts."""
         problems = [self._at(epsilon) for epsilon in _WALLS]
-        ends = [self._search(problems[0], start) for start in self._starts()]
-        ends = sorted((e for e in ends if np.isfinite(e.nll)), key=lambda e: float(e.nll))
+        ends = self._ends(problems[0])
         distinct = [e for i, e in enumerate(ends) if not i or e.nll > ends[i - 1].nll + 1e-6]
         finished = [self._followed(end, problems[1:]) for end in distinct[:_FOLLOWED]]
         best = min(finished, key=lambda e: float(e.nll), default=_impossible(self.problem))
         return best._replace(branches=np.int32(max(1, len(finished))))
+
+    def _ends(self, problem: Problem) -> list[Minimum]:
+        """The ends of searches until enough of them were the lowest one, the lowest first."""
+        ends: list[Minimum] = []
+        for start in self._starts():
+            ends.append(self._search(problem, start))
+            heights = np.array([float(end.nll) for end in ends])
+            if np.sum(heights < heights.min() + 1e-6) >= _CONFIRMED:
+                break
+        return sorted((e for e in ends if np.isfinite(e.nll)), key=lambda e: float(e.nll))
 
     def _followed(self, end: Minimum, problems: list[Problem]) -> Minimum:
         steps = end.iterations
@@ -290,41 +285,69 @@ def _enlarged(model: Prepared, slots: Array, bins: Array, cost: float) -> Prepar
 
 
 def _at_the_walls(walls: _Walls, end: Minimum, problem: Problem) -> Minimum:
-    """The end of a search, moved from ε to zero by Newton steps with the matrix at the end.
-
-    The steps solve g = Σ λ ∂h/∂θ and h = 0 for the heights h of the walls that hold the end. The
-    inverse of their matrix also has the covariance along the walls.
-    """
-    model, theta, free = walls.model, walls.narrow(end.theta), walls.narrow(end.free)
-    data = walls.problem.data
-    n_bins, moving = model.nominal.shape[1], np.flatnonzero(free)
+    """The end of a search, moved from ε to zero."""
+    model, data, theta = walls.model, walls.problem.data, walls.narrow(end.theta)
+    at = evaluate(model, data, theta, curvature=False, xp=np)
+    conditions = _Conditions.at(walls, end, problem)
     holds = walls.heights(theta) < _FAR
-    curvature = evaluate(walls.enlarged, problem.data, end.theta, xp=np).curvature
-    assert curvature is not None
-    slopes = np.delete(curvature.bins, walls._slack, axis=0)[:, n_bins:-1].T[holds] / _SHARE
-    slopes = np.pad(slopes, ((0, 0), (0, n_bins)))[:, moving]
-    stiffness = curvature.stiffness.copy()
-    stiffness[n_bins:] = 0.0
-    dense = dense_hessian(curvature._replace(stiffness=stiffness), np)
-    keep = walls.narrow(np.arange(len(end.theta)))[moving].astype(int)
-    hessian, rank = dense[np.ix_(keep, keep)], len(slopes)
-    inverse = _inverse(np.block([[hessian, slopes.T], [slopes, np.zeros((rank, rank))]]))
-    covariance = np.zeros((len(theta), len(theta)))
-    covariance[np.ix_(moving, moving)] = inverse[: len(moving), : len(moving)]
-    np.fill_diagonal(covariance, np.maximum(np.diagonal(covariance), 0.0))  # but for rounding
-    at_end = evaluate(model, data, theta, curvature=False, xp=np)
-    here, at = theta, at_end
-    for _ in range(_CHORDS):
-        change = inverse @ np.concatenate([-at.gradient[moving], -walls.heights(here)[holds]])
-        here = here.copy()
-        here[moving] += change[: len(moving)]
-        at = evaluate(model, data, here, curvature=False, xp=np)
-    lies = np.all((here >= walls.problem.lower) & (here <= walls.problem.upper) | (free == 0))
-    multipliers = -change[len(moving) :]
-    if lies and at.nll <= at_end.nll and np.all(multipliers > 0):
-        if not np.any(below_zero(model, at.cells)):
-            theta, at_end = here, at
-    return end._replace(theta=theta, nll=at_end.nll, free=free, covariance=covariance)
+    while True:
+        covariance, there, multipliers = conditions.solved(theta, holds)
+        if not np.any(multipliers < 0):
+            break
+        holds[np.flatnonzero(holds)[np.argmin(multipliers)]] = False
+    lies = (there >= walls.problem.lower) & (there <= walls.problem.upper)
+    at_end = evaluate(model, data, there, curvature=False, xp=np)
+    if (
+        np.all(lies | (conditions.free == 0))
+        and at_end.nll <= at.nll
+        and not np.any(below_zero(model, at_end.cells))
+    ):
+        theta, at = there, at_end
+    free = conditions.free
+    return end._replace(theta=theta, nll=at.nll, free=free, covariance=covariance)
+
+
+class _Conditions(NamedTuple):
+    """The Karush-Kuhn-Tucker conditions near the end of a search: g = Σ λ ∂h/∂θ where h = 0.
+
+    For the gradient g of the likelihood and the heights h of the walls that hold the fit.
+    """
+
+    walls: _Walls
+    free: Array
+    hessian: Array  # of the likelihood minus Σ λh, for the free parameters
+    slopes: Array  # ∂h/∂θ [wall, free parameter]
+
+    @classmethod
+    def at(cls, walls: _Walls, end: Minimum, problem: Problem) -> _Conditions:
+        n_bins = walls.model.nominal.shape[1]
+        free = walls.narrow(end.free)
+        kept = walls.narrow(np.arange(len(end.theta)))[free > 0].astype(int)
+        parts = evaluate(walls.enlarged, problem.data, end.theta, xp=np).curvature
+        assert parts is not None
+        of_bins = np.arange(len(parts.stiffness)) < n_bins
+        likelihood = parts._replace(stiffness=np.where(of_bins, parts.stiffness, 0.0))
+        slopes = parts.bins[:, n_bins:-1].T / _SHARE
+        slopes = np.pad(slopes, ((0, 0), (0, len(end.theta) - slopes.shape[1])))[:, kept]
+        return cls(walls, free, dense_hessian(likelihood, np)[np.ix_(kept, kept)], slopes)
+
+    def solved(self, theta: Array, holds: Array) -> tuple[Array, Array, Array]:
+        """Covariance along the walls that hold; where the conditions are met, and λ there."""
+        walls, n = self.walls, len(self.hessian)
+        slopes, moving = self.slopes[holds], self.free > 0
+        corner = np.zeros((len(slopes), len(slopes)))
+        inverse = _inverse(np.block([[self.hessian, slopes.T], [slopes, corner]]))
+        covariance = np.zeros((len(theta), len(theta)))
+        covariance[np.ix_(moving, moving)] = inverse[:n, :n]
+        np.fill_diagonal(covariance, np.maximum(np.diagonal(covariance), 0.0))  # but for rounding
+        change = np.zeros(n + len(slopes))
+        for _ in range(_CHORDS):
+            problem = walls.problem
+            at = evaluate(walls.model, problem.data, theta, curvature=False, xp=np)
+            change = inverse @ -np.append(at.gradient[moving], walls.heights(theta)[holds])
+            theta = theta.copy()
+            theta[moving] += change[:n]
+        return covariance, theta, -change[n:]
 
 
 def _inverse(matrix: Any) -> Array:

@@ -89,7 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     return output.ending(problems)
 
 
-def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, object]) -> CLs:
+def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, Any]) -> CLs:
     """CLs from no signal to beyond all limits."""
     import numpy as np
 
