@@ -122,7 +122,9 @@ def describe(
     if results is not None:
         names = ("mu", "observed", "expected", "converged")
         content["curve"] = {name: getattr(results, name) for name in names}
-        content["curve"]["statuses"] = names_of(map(CLsStatus, np.asarray(results.status_code).tolist()))
+        content["curve"]["statuses"] = names_of(
+            map(CLsStatus, np.asarray(results.status_code).tolist())
+        )
     return content
 
 
