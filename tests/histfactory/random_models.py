@@ -7,7 +7,6 @@ starts of scipy's L-BFGS-B.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 

@@ -667,18 +667,40 @@ def test_cls_of_toys_is_the_asymptotic_one_within_its_error(make: Any) -> None:
 def test_toys_that_do_not_converge_are_counted(
     make: Any, computing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two factors of one sample: only their product is known, so no free fit converges."""
     computing.by_numpy()
-    monkeypatch.setattr("firstlight.histfactory.newton.ITERATION_LIMIT", 50)  # of 500
-    factors = [make.modifier("normfactor", name) for name in ("mu", "k1", "k2")]
-    signal = make.sample("s", [10.0, 9.0], *factors)
-    background = make.sample("b", [20.0, 20.0])
+    monkeypatch.setattr("firstlight.histfactory.newton.ITERATION_LIMIT", 2)  # of 500
+    signal = make.sample("s", [10.0, 9.0], make.modifier("normfactor", "mu"))
+    background = make.sample("b", [20.0, 20.0], make.normsys("n", 0.6, 1.9))
     model = load(make.workspace([make.channel("SR", signal, background)], [[31, 30]]))
     drawn = hf.toys(model, 5, parameters={"mu": 1.0})
     assert drawn.not_converged == 5
     found = hf.toy_cls(model, 1.0, 3)
     lost = np.isnan(np.concatenate([found.q_signal, found.q_background]))
     assert found.not_converged == lost.sum() > 0
+
+
+def test_toys_with_a_flat_direction_have_a_statistic(make: Any, computing: Any) -> None:
+    """Two factors of one sample: only their product is known, which is all that q depends on."""
+    computing.by_numpy()
+    factors = [make.modifier("normfactor", name) for name in ("mu", "k")]
+    background = make.sample("b", [20.0, 20.0])
+    two, one = (
+        load(
+            make.workspace(
+                [make.channel("SR", make.sample("s", [10.0, 9.0], *chosen), background)], [[31, 30]]
+            )
+        )
+        for chosen in (factors, factors[:1])
+    )
+    drawn = hf.toys(two, 5, parameters={"mu": 1.0})
+    assert {hf.Status(code) for code in drawn.status_code} <= {
+        hf.Status.NOT_DETERMINED,
+        hf.Status.CONVERGED,  # with a factor at its bound
+    }
+    for row in drawn.data:
+        found = hf.discovery(two, row)
+        assert found.converged
+        assert found.q0 == pytest.approx(hf.discovery(one, row).q0, abs=1e-9)
 
 
 def test_expected_bands_of_toys_are_in_order(make: Any) -> None:

@@ -31,8 +31,9 @@ from firstlight.histfactory.likelihood import TINY_YIELD, Data, Prepared
 from firstlight.histfactory.newton import Minimum, Problem, Status, is_minimum, search
 from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
 
-#: Maximum number of searches per minimum, and of their steps after which none begins any more.
-MAX_STARTS, MAX_STEPS = 64, 4000
+#: Maximum number of searches per minimum, and of their steps after which none begins any more:
+#: from anywhere, and near the minimum of a similar problem.
+MAX_STARTS, MAX_STEPS, MAX_STEPS_NEAR = 64, 4000, 600
 #: Where the curvature along a parameter would be negative, its other side is searched. Of 560 ends
 #: of searches in random models that were not the lowest, all but one (far from its data) had 1.29.
 RISKY = 1.0
@@ -94,6 +95,7 @@ class Plan(NamedTuple):
     spreading: Array  # True: the next search is from a spread start
     returning: Array  # True: the next search only returns to the best end
     ends: _Ends
+    budget: Array  # of steps
     more: Array
 
 
@@ -126,15 +128,15 @@ def after_all(found: Minimum, plan: Plan, xp: Numpy) -> Minimum:
     ends = plan.ends
     # Nothing was settled if searches from elsewhere never ended in the lowest minimum again.
     needed = xp.where(ends.minima > 1, _CONFIRMED - 1, 1)
-    is_open = ~_may_go_on(ends) & (plan.confirmed < needed)
+    is_open = ~_may_go_on(ends, plan.budget) & (plan.confirmed < needed)
     is_open &= (ends.searches > 1) & (found.status == int(Status.CONVERGED))
     status = xp.where(is_open, int(Status.NOT_PROVEN_LOWEST), found.status).astype(xp.int32)
     branches = xp.maximum(ends.minima, 1)
     return found._replace(iterations=ends.steps, branches=branches, status=status)
 
 
-def _may_go_on(ends: _Ends) -> Array:
-    return (ends.searches < MAX_STARTS) & (ends.steps < MAX_STEPS)
+def _may_go_on(ends: _Ends, budget: Array) -> Array:
+    return (ends.searches < MAX_STARTS) & (ends.steps < budget)
 
 
 def _search(
@@ -171,7 +173,7 @@ def next_plan(
     again = converged & (xp.abs(found.nll - best.nll) < _SAME_NLL)
     confirmed = xp.where(better, 0, plan.confirmed) + (plan.spreading & again)
 
-    allowed = _may_go_on(ends)
+    allowed = _may_go_on(ends, plan.budget)
     risks = evidence.risks
     worst = xp.max(pending, initial=0.0)
     # A second minimum was found, or none yet: search everywhere.
@@ -204,6 +206,7 @@ def next_plan(
         spreading=use_spread,
         returning=back,
         ends=ends,
+        budget=plan.budget,
         more=(onward | back) & ~plan.returning,
     )
 
@@ -233,6 +236,7 @@ def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
         spreading=no,
         returning=no,
         ends=_Ends(none, none, zero, zero, zero),
+        budget=xp.where(xp.asarray(problem.near) > 0, MAX_STEPS_NEAR, MAX_STEPS),
         more=~no,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -183,7 +183,8 @@ class FitResult:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
         Where `require_positive=True` holds a fit, only along the parameters for which the yields
-        that it holds stay zero. NaN for parameters that are not determined.
+        that it holds stay zero. NaN for parameters that are not determined; under jit and vmap
+        then for all.
         Constant under differentiation; differentiate `hessian` instead.
         """
         if self._hessian is None:
@@ -194,7 +195,9 @@ class FitResult:
         if isinstance(self._hessian, _Point) and isinstance(self._free, np.ndarray):
             prepared, data, theta, inverse = self._hessian
             if inverse is None:
-                inverse = _INVERSE(prepared, data, theta, self._free)
+                is_flat = self.status_code == int(Status.NOT_DETERMINED)
+                inverted = _inverse_on_host if is_flat else _INVERSE
+                inverse = inverted(prepared, data, theta, self._free)
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
@@ -225,6 +228,7 @@ def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Nump
 
 
 _INVERSE = Program(_inverse, evaluations=2)
+_inverse_on_host = partial(_inverse, xp=np)
 
 
 def _dense_inverse(curvature: Curvature, free: Array) -> Array:
@@ -275,7 +279,9 @@ def _in_flat_directions(values: Array, vectors: Array) -> Array:
 
 def _block_inverse(curvature: Curvature, free: Array) -> Array:
     factors = factorise(assemble(curvature), free)
-    return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
+    pivots = jnp.diagonal(factors.cholesky) ** 2
+    inverse = jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
+    return jnp.where(jnp.all(pivots > SINGULAR), inverse, jnp.nan)
 
 
 @cache

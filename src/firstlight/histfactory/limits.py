@@ -55,6 +55,8 @@ _QUICK = 8
 #: A root is found if the next step from a value this small is shorter than this share of it. Such a
 #: step leaves an error of the order of its third power, except at a kink.
 _NEAR_ROOT, _RELATIVE_STEP = 1e-6, 1e-9
+#: No limit is looked for at more than this many times the smallest strength tried.
+_FAR = 1e6
 
 
 @pytree
@@ -276,6 +278,8 @@ def find_root(
             return following
         if step > _QUICK and step % 2 and math.isfinite(high):
             following = 0.5 * (low + high)
+        if math.isnan(following):
+            return math.nan
         value = function(following)
         if math.isnan(value):
             return math.nan
@@ -295,7 +299,10 @@ def _proposed(known: Mapping[float, float], low: float, high: float) -> float:
     inside: float = interpolated(values[:4], arguments[:4], 0.0)
     if len(values) > 1 and low < inside < high:
         return inside
-    return 0.5 * (low + high) if math.isfinite(high) else 2 * max(known)
+    if math.isfinite(high):
+        return 0.5 * (low + high)
+    largest, smallest = max(known), min((x for x in known if x > 0), default=math.inf)
+    return 2 * largest if largest < _FAR * smallest else math.nan  # there is no root
 
 
 class _Search(NamedTuple):

@@ -223,8 +223,10 @@ def begin_search(
 
 
 def is_searching(state: SearchState) -> Array:
-    # Do not stop while going back: the last evaluation must belong to the last point.
-    return ~state.done & ((state.iterations < ITERATION_LIMIT) | state.back)
+    # Do not stop while going back: the last evaluation must belong to the last point. But a point
+    # whose likelihood is not a number with these data may never be reached again.
+    in_time = (state.iterations < ITERATION_LIMIT) | state.back
+    return ~state.done & in_time & (state.iterations < 2 * ITERATION_LIMIT)
 
 
 def finish_search(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
@@ -275,7 +277,7 @@ def search_step(
     back and evaluates again.
     """
     # Rounding error of a sum with as many terms as there are events.
-    noise = 4e-15 * (1 + xp.sum(problem.data.main))
+    noise = 4e-15 * (1 + xp.abs(xp.sum(problem.data.main)))
     at = evaluate(model, problem.data, state.trial, xp=xp)
     assert at.curvature is not None
     own = own_curvature(at.curvature, xp)
