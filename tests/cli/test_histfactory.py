@@ -339,6 +339,77 @@ def test_a_negative_expectation_names_the_bin(
     assert one["expected"] == pytest.approx(expected, rel=1e-8)
 
 
+def test_a_negative_sample_is_named_and_can_be_forbidden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shift = {"hi_data": [133.0], "lo_data": [277.0]}
+    modifiers = [
+        {"name": "mu", "type": "normfactor", "data": None},
+        {"name": "sys0", "type": "histosys", "data": shift},
+        {"name": "stat", "type": "staterror", "data": [4.51]},
+    ]
+    samples = [
+        {"name": "signal", "data": [211.0], "modifiers": modifiers},
+        {"name": "background", "data": [162.0], "modifiers": []},
+    ]
+    plain = {
+        "version": "1.0.0",
+        "channels": [{"name": "c", "samples": samples}],
+        "observations": [{"name": "c", "data": [126.0]}],
+        "measurements": [{"name": "m", "config": {"poi": "mu", "parameters": []}}],
+    }
+    path = write(tmp_path / "w.json", plain)
+    assert main(["hf", "fit", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    (one,) = json.loads(out)["negative_samples"]
+    assert (one["sample"], one["parameter"]) == ("signal", "sys0") and one["expected"] < 0
+    assert err.count("note: the fit expects a sample below zero") == 1
+    assert "channel 'c', sample 'signal', bin 0 (-35.5" in err and "because of 'sys0'" in err
+    scan = ["scan", "--from", "0", "--to", "0.1", "--points", "2"]
+    for command in (["fit"], ["significance"], ["cls", "--mu", "0.1"], scan):
+        arguments = [command[0], str(path), *command[1:], "--require-positive", "--json"]
+        assert main(["hf", *arguments]) == 0
+        out, err = capsys.readouterr()
+        assert "below zero" not in err
+        given = json.loads(out)
+        if command == ["fit"]:
+            assert given["nll"] == pytest.approx(5.664439, abs=1e-6)
+            assert given["negative_samples"] == [] and given["status_name"] == "CONVERGED"
+        if command == ["significance"]:
+            statuses = {"free": "CONVERGED", "conditional": "CONVERGED"}
+            assert given["observed"]["statuses"] == statuses
+        if command[0] == "cls":
+            assert given["results"][0]["status_name"] == "CONVERGED"
+        if command[0] == "scan":
+            assert given["statuses"] == ["CONVERGED"] * 2
+            assert given["best"]["value"] == 0.0
+
+
+def test_a_flat_direction_is_not_determined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the sum of both samples is known."""
+    samples = [
+        {"name": s, "data": [n], "modifiers": [{"name": f, "type": "normfactor", "data": None}]}
+        for s, n, f in (("signal", 5.0, "mu"), ("background", 10.0, "k"))
+    ]
+    plain = {
+        "version": "1.0.0",
+        "channels": [{"name": "c", "samples": samples}],
+        "observations": [{"name": "c", "data": [18.0]}],
+        "measurements": [{"name": "m", "config": {"poi": "mu", "parameters": []}}],
+    }
+    path = write(tmp_path / "w.json", plain)
+    assert main(["hf", "fit", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("not determined") == 2 and "NOT DETERMINED" in out
+    assert "the fit is NOT DETERMINED: " in err and "DID NOT CONVERGE" not in err
+    assert main(["hf", "fit", str(path), "--json"]) == 1
+    given = json.loads(capsys.readouterr().out)
+    assert given["status_name"] == "NOT_DETERMINED"
+    assert sorted(given["undetermined"]) == ["k", "mu"]
+
+
 # --- inspect --------------------------------------------------------------------------------------
 
 

@@ -173,13 +173,16 @@ def scan(
     *,
     points: int = 41,
     width: float = 3.0,
+    require_positive: bool = False,
     on: str | None = None,
     checkpoint: Folder = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Scan:
     """`histfactory.scan`, spread."""
-    fits = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
+    settings: dict[str, Any] = {"points": points, "width": width}
+    settings["require_positive"] = require_positive
+    fits = plan_scan(model, parameter, values, data, fixed, **settings)
     job = ScanJob(fits, _points_per_piece(on))
     with computed(job, on, checkpoint, resume, progress) as finished:
         names = ("nll", "status_code", "branches")
@@ -194,13 +197,15 @@ def cls(
     init: Parameters = None,
     test_statistic: str = "qtilde",
     *,
+    require_positive: bool = False,
     on: str | None = None,
     checkpoint: Folder = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> CLs:
     """`histfactory.cls` for an array of signal strengths, spread."""
-    grid = plan_cls(model, mu, data, fixed, init, test_statistic)
+    given = (mu, data, fixed, init, test_statistic)
+    grid = plan_cls(model, *given, require_positive=require_positive)
     job = CLsJob(grid, _points_per_piece(on))
     with computed(job, on, checkpoint, resume, progress) as finished:
         return CLs(*(finished.column(field.name) for field in fields(CLs)))

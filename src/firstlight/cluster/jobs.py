@@ -144,7 +144,8 @@ class ToyTestJob(_FitJob[ToyTest]):
 class ScanJob(_FitJob[ScanFits]):
     def _about(self) -> tuple[str, dict[str, str]]:
         points = _digest_of([self.fits.values, self.fits.best.values])
-        return f"scan of {self.fits.parameter}", {"points": points}
+        work = f"scan of {self.fits.parameter}{positive(self.fits.require_positive)}"
+        return work, {"points": points}
 
     def pieces(self) -> list[Piece]:
         return cut([len(self.fits.values)], self.length)
@@ -157,7 +158,7 @@ class ScanJob(_FitJob[ScanFits]):
 class CLsJob(_FitJob[CLsGrid]):
     def _about(self) -> tuple[str, dict[str, str]]:
         data = self.fits.data
-        return f"CLs ({self.fits.test_statistic})", {
+        return f"CLs ({self.fits.test_statistic}){positive(self.fits.require_positive)}", {
             "signal strengths": _digest_of([self.fits.mu]),
             "data": "observed" if data is None else _digest_of([data]),
         }
@@ -168,6 +169,11 @@ class CLsJob(_FitJob[CLsGrid]):
     def compute(self, piece: Piece) -> Arrays:
         found = self.fits.at(piece.begin, piece.end)
         return {f.name: np.asarray(getattr(found, f.name)) for f in fields(CLs)}
+
+
+def positive(required: bool) -> str:
+    """What the option `require_positive` adds to the name of a kind of work."""
+    return ", all samples positive" if required else ""
 
 
 def digest(model: Model) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 
 from firstlight.cluster.checkpoint import Arrays
 from firstlight.cluster.computing import Progress, computed
-from firstlight.cluster.jobs import Piece, cut, digest
+from firstlight.cluster.jobs import Piece, cut, digest, positive
 from firstlight.histfactory.argument_checks import ModelError
-from firstlight.histfactory.engine import Eager
+from firstlight.histfactory.engine import Eager, eager_engine
 from firstlight.histfactory.exclusion import HypothesisTest, Setup
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.hypotheses import require_statistic
@@ -51,6 +51,7 @@ def upper_limits(
     poi: str | None = None,
     fixed: Fixed = None,
     test_statistic: str = "qtilde",
+    require_positive: bool = False,
     on: str | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -70,7 +71,15 @@ def upper_limits(
     options: dict[str, Any] = {"measurement": measurement, "interpolation": interpolation}
     options |= {} if poi is None else {"poi": poi}
     job = LimitJob(
-        content, signals, tuple(known), tuple(patches), options, fixed, level, test_statistic
+        content,
+        signals,
+        tuple(known),
+        tuple(patches),
+        options,
+        fixed,
+        level,
+        test_statistic,
+        require_positive,
     ).decided()
     with computed(job, on, checkpoint, resume, progress) as finished:
         found = [arrays for _, arrays in finished.parts()]
@@ -92,6 +101,7 @@ class LimitJob:
     fixed: Fixed
     level: float
     test_statistic: str
+    require_positive: bool = False
     compiled: bool = False
 
     def decided(self) -> LimitJob:
@@ -111,7 +121,7 @@ class LimitJob:
         from firstlight import __version__
 
         return {
-            "work": f"limits ({self.test_statistic})",
+            "work": f"limits ({self.test_statistic}){positive(self.require_positive)}",
             "model": digest(self.model),
             "patches": ", ".join(self.names),
             "level": repr(self.level),
@@ -125,7 +135,7 @@ class LimitJob:
 
     def compute(self, piece: Piece) -> Arrays:
         model, compiled = self._like_first(self.names[piece.begin])
-        engine = Eager(model, compiled)
+        engine = eager_engine(model, compiled, require_positive=self.require_positive)
         setup = Setup(
             engine, data_of(model, None), as_fixed(model, self.fixed), None, self.test_statistic
         )

@@ -238,9 +238,31 @@ class Traced(_Backend):
 Engine: TypeAlias = Eager | Traced
 
 
-def engine_for(model: Model, *arguments: object) -> Engine:
+def engine_for(model: Model, *arguments: object, require_positive: bool = False) -> Engine:
     """Traced if anything is, eager otherwise."""
-    return Traced(model) if is_traced(model, arguments) else Eager(model)
+    if not is_traced(model, arguments):
+        return eager_engine(model, require_positive=require_positive)
+    if require_positive:
+        raise ModelError(
+            "require_positive=True works only outside jit, grad and vmap. Inside them leave it "
+            "out, and bound the parameters so that no sample falls below zero."
+        )
+    return Traced(model)
+
+
+def eager_engine(
+    model: Model,
+    compiled: bool | None = None,
+    devices: Devices = None,
+    *,
+    require_positive: bool = False,
+) -> Eager:
+    """The engine of calls outside JAX transformations; see `Eager`."""
+    if not require_positive:
+        return Eager(model, compiled, devices)
+    from firstlight.histfactory.positivity import Positive  # other fits do not need it
+
+    return Positive(model, compiled, devices)
 
 
 def _stacked(problems: Sequence[Problem]) -> Problem:

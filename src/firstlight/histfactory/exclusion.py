@@ -29,7 +29,7 @@ from firstlight.histfactory.array_types import (
     Parameters,
     Truth,
 )
-from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
+from firstlight.histfactory.engine import Eager, Engine, Traced, eager_engine, engine_for
 from firstlight.histfactory.fitting import BinYield, Fixed, as_fixed, yields_where
 from firstlight.histfactory.hypotheses import (
     bounded,
@@ -151,11 +151,14 @@ def cls(
     fixed: Fixed = None,
     init: Parameters = None,
     test_statistic: str = "qtilde",
+    *,
+    require_positive: bool = False,
 ) -> CLs:
     """CLs of a signal strength, asymptotically: observed and five expected values.
 
     mu: one value, or outside `jit` an array of them, for a result with arrays.
     test_statistic: "qtilde", or "q", which allows a negative best-fit signal.
+    require_positive: as for `fit`; best-fit signals are then not negative.
 
     NaN where the data are impossible without signal: `.status` says so.
     """
@@ -165,9 +168,10 @@ def cls(
     if np.ndim(mu) and is_traced(mu):
         raise ModelError("mu is an array; inside jit, grad and vmap use jax.vmap over it.")
     if np.ndim(mu):
-        grid = plan_cls(model, np.asarray(mu), data, fixed, init, test_statistic)
+        given = (np.asarray(mu), data, fixed, init, test_statistic)
+        grid = plan_cls(model, *given, require_positive=require_positive)
         return grid.at(0, len(grid.mu))
-    engine = engine_for(model, mu, data, fixed, init)
+    engine = engine_for(model, mu, data, fixed, init, require_positive=require_positive)
     setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
     return _in_program(setup, mu) if isinstance(engine, Traced) else HypothesisTest(setup).at(mu)
 
@@ -183,10 +187,11 @@ class CLsGrid:
     init: Parameters
     test_statistic: str
     compiled: bool  # whether fits run compiled or in NumPy
+    require_positive: bool = False
 
     def at(self, begin: int, end: int) -> CLs:
         """CLs of the strengths `begin` to `end`, in arrays."""
-        engine = Eager(self.model, self.compiled)
+        engine = eager_engine(self.model, self.compiled, require_positive=self.require_positive)
         data = data_of(self.model, self.data)
         setup = Setup(engine, data, self.fixed, self.init, self.test_statistic)
         strengths = self.mu[begin:end]
@@ -207,6 +212,8 @@ def plan_cls(
     fixed: Fixed = None,
     init: Parameters = None,
     test_statistic: str = "qtilde",
+    *,
+    require_positive: bool = False,
 ) -> CLsGrid:
     """The tests that `cls` makes for an array of signal strengths, without making any."""
     require_statistic(test_statistic)
@@ -216,7 +223,8 @@ def plan_cls(
         raise ModelError("the signal strengths must be a list of numbers.")
     compiled = Eager(model).deciding(4 * len(strengths)).compiled is True
     held = as_fixed(model, fixed)
-    return CLsGrid(model, strengths, data, held, init, test_statistic, compiled)
+    given = (strengths, data, held, init, test_statistic, compiled)
+    return CLsGrid(model, *given, require_positive)
 
 
 class Setup(NamedTuple):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.histfactory.programs import Program
 
+if TYPE_CHECKING:
+    from firstlight.histfactory.sample_yields import SampleYield
+
 #: An eigenvalue of the Hessian with unit diagonal below this is that of a flat direction.
 FLAT = 1e-8
 #: A parameter with a smaller share in a flat direction does not move along it.
@@ -48,6 +51,7 @@ class _Point(NamedTuple):
     model: Prepared
     data: Data
     theta: Array
+    covariance: Array | None = None  # if it is not the inverse Hessian
 
 
 class BinYield(NamedTuple):
@@ -133,7 +137,7 @@ class FitResult:
             return ()
         curvature = self._hessian
         if isinstance(curvature, _Point):
-            curvature = evaluate(*curvature, xp=np).curvature
+            curvature = evaluate(*curvature[:3], xp=np).curvature
         assert isinstance(curvature, Curvature)
         matrix, _, (rows, _) = _scaled(Curvature(*map(np.asarray, curvature)), self._free)
         moved = np.zeros(len(self._free), bool)
@@ -154,16 +158,33 @@ class FitResult:
             )
         if self.status is not Status.NEGATIVE_EXPECTATION:
             return []
-        prepared, data, theta = self._hessian
+        prepared, data, theta, _ = self._hessian
         with np.errstate(all="ignore"):  # the yields as the fit saw them
             cells = evaluate(prepared, data, theta, curvature=False, xp=np).cells
         return yields_where(self.about, is_negative(cells, data.main, np), data, cells)
 
     @property
+    def negative_samples(self) -> list[SampleYield]:
+        """Yields below zero of samples whose nominal yields there are not; parameters behind them.
+
+        A fit with `require_positive=True` has none. For a fit outside jit, grad and vmap.
+        """
+        from firstlight.histfactory.sample_yields import negative_samples  # after the fit
+
+        if not isinstance(self._hessian, _Point) or np.ndim(self.status_code):
+            raise ModelError(
+                "negative_samples is available for a single fit outside jit, grad and vmap. Call "
+                "fit there."
+            )
+        return negative_samples(self.about, self._hessian.model, self._hessian.theta)
+
+    @property
     def covariance(self) -> Array:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
-        NaN for parameters that are not determined; under jit and vmap then for all.
+        Where `require_positive=True` holds a fit, only along the parameters for which the yields
+        that it holds stay zero. NaN for parameters that are not determined; under jit and vmap
+        then for all.
         Constant under differentiation; differentiate `hessian` instead.
         """
         if self._hessian is None:
@@ -172,9 +193,11 @@ class FitResult:
                 "be compiled into each of them. Call fit there."
             )
         if isinstance(self._hessian, _Point) and isinstance(self._free, np.ndarray):
-            prepared, data, theta = self._hessian
-            is_flat = self.status_code == int(Status.NOT_DETERMINED)
-            inverse = (_inverse_on_host if is_flat else _INVERSE)(prepared, data, theta, self._free)
+            prepared, data, theta, inverse = self._hessian
+            if inverse is None:
+                is_flat = self.status_code == int(Status.NOT_DETERMINED)
+                inverted = _inverse_on_host if is_flat else _INVERSE
+                inverse = inverted(prepared, data, theta, self._free)
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
@@ -267,7 +290,7 @@ def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
 
     def function(hessian: Curvature | _Point, free: Array) -> Array:
         if isinstance(hessian, _Point):
-            return _inverse(*hessian, free)
+            return _inverse(*hessian[:3], free)
         return _block_inverse(hessian, free)
 
     for _ in range(axes):
@@ -279,7 +302,12 @@ def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
 @in_float64
 @first_gradient_by("firstlight.histfactory.fit_gradients:fit")
 def fit(
-    model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
+    model: Model,
+    data: DataSet = None,
+    fixed: Fixed = None,
+    init: Parameters = None,
+    *,
+    require_positive: bool = False,
 ) -> FitResult:
     """Maximum-likelihood fit of the parameters.
 
@@ -287,11 +315,13 @@ def fit(
     fixed: names to fix at their init, or a mapping from names to the values to fix them at
         (True: at init; False: free although the workspace fixes it).
     init: starting values, a mapping of names or a whole vector.
+    require_positive: the lowest fit at which no sample whose nominal yield is not negative is below
+        zero in any bin. Outside jit, grad and vmap.
 
     Never raises for numerical trouble: check `.status`.
     """
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, data, fixed, init)
+    engine = engine_for(model, data, fixed, init, require_positive=require_positive)
     problem = problem_of(engine, data_of(model, data), fixed, init)
     (found,) = engine.chain([problem])
     if isinstance(engine, Traced):
@@ -371,7 +401,7 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     model = engine.model
     held = (found.theta <= problem.lower) | (found.theta >= problem.upper)
     held = held & (found.free == 0) & (problem.fixed == 0)
-    point = _Point(engine.prepared, problem.data, found.theta)
+    point = _Point(engine.prepared, problem.data, found.theta, found.covariance)
     return FitResult(
         values=to_public(model, found.theta),
         nll=plain(found.nll + engine.constants(problem.data)),

@@ -80,6 +80,8 @@ def discovery(
     fixed: Fixed = None,
     init: Parameters = None,
     warm_start: WarmStart | None = None,
+    *,
+    require_positive: bool = False,
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
 
@@ -88,9 +90,12 @@ def discovery(
 
     warm_start: the `warm_start` of a similar problem's result. Both fits start there and stay in
         the minima that it leads to.
+    require_positive: as for `fit`.
     """
-    engine = engine_for(model, data, fixed, init, warm_start)
-    return discovery_of(engine, likelihood_ratio(model, None, "q0", data, fixed, init, warm_start))
+    given = (data, fixed, init, warm_start)
+    engine = engine_for(model, *given, require_positive=require_positive)
+    ratio = likelihood_ratio(model, None, "q0", *given, require_positive=require_positive)
+    return discovery_of(engine, ratio)
 
 
 def discovery_of(engine: Engine, found: Ratio) -> Discovery:
@@ -116,9 +121,12 @@ def likelihood_ratio(
     fixed: Fixed = None,
     init: Parameters = None,
     warm_start: WarmStart | None = None,
+    *,
+    require_positive: bool = False,
 ) -> Ratio:
     """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
-    engine = engine_for(model, mu, data, fixed, init, warm_start)
+    given = (mu, data, fixed, init, warm_start)
+    engine = engine_for(model, *given, require_positive=require_positive)
     return ratio_and_fits(engine, mu, statistic, data, fixed, init, warm_start).ratio
 
 

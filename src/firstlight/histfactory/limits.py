@@ -80,8 +80,12 @@ def upper_limit(
     fixed: Fixed = None,
     init: Parameters = None,
     test_statistic: str = "qtilde",
+    *,
+    require_positive: bool = False,
 ) -> UpperLimit:
     """The signal strength at which CLs falls to `level`. It may exceed the parameter's bounds.
+
+    require_positive: as for `fit`.
 
     Fails if `level` is not a probability. `.status` says if a fit did not converge, CLs never falls
     to the level, or is undefined because the data are impossible without signal.
@@ -90,7 +94,7 @@ def upper_limit(
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
         raise ModelError(f"level is {level!r}; give a probability between 0 and 1, such as 0.05.")
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, level, data, fixed, init)
+    engine = engine_for(model, level, data, fixed, init, require_positive=require_positive)
     setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
     if isinstance(engine, Traced):
         return _in_program(setup, level)

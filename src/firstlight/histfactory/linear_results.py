@@ -91,6 +91,8 @@ def known_result(
     if any(number is None for number in numbers):
         return None
     args, kwargs = unflatten(numbers)
+    if not _takes(rule.compute, kwargs):
+        return None
     linear = rule.compute(*args, **kwargs)
     if linear is None:
         return None
@@ -112,15 +114,24 @@ def _number(array: Array) -> NDArray[Any] | None:
     return None if value is None or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
+@cache
+def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
+    import inspect  # plain calls need no gradients
+
+    return tuple(inspect.signature(function).parameters)
+
+
+def _takes(rule: Callable[..., object], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a rule has all keywords of a call; only a program can serve the others."""
+    return kwargs.keys() <= set(_parameters(rule))
+
+
 def _by_leaf(
     function: Callable[..., object], arguments: Arguments, gradients: Mapping[str, Sequence[Array]]
 ) -> list[Array] | None:
     """The derivatives with respect to every traced array; None if any of them is missing."""
-    import inspect  # plain calls need no gradients
-
     args, kwargs = arguments
-    names = list(inspect.signature(function).parameters)
-    named = [*zip(names, args, strict=False), *sorted(kwargs.items())]
+    named = [*zip(_parameters(function), args, strict=False), *sorted(kwargs.items())]
     found: list[Array] = []
     for name, argument in named:
         leaves = jax.tree.leaves(argument)

@@ -97,7 +97,8 @@ _MESSAGES = {
     ),
     Status.IMPOSSIBLE_START: (
         "the likelihood is zero or undefined at the starting point: a bin with events expects "
-        "none. Give another init=..."
+        "none, or no parameters keep all samples positive (require_positive=True). Give another "
+        "init=..., or check the parameters that are fixed."
     ),
     Status.NEGATIVE_EXPECTATION: (
         "the fit expects fewer than no events in bins that have none (see .negative_bins): the "
@@ -153,6 +154,7 @@ class Minimum(NamedTuple):
     status: Array
     branches: Array  # number of minima found, including this one
     curvature: Curvature | None = None  # the Hessian there, in a program that JAX transforms
+    covariance: Array | None = None  # where it is not the inverse Hessian: at walls of `positivity`
 
 
 class SearchState(NamedTuple):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from firstlight.histfactory.argument_checks import ModelError, as_numbers
 from firstlight.histfactory.array_types import DataSet, Number
 from firstlight.histfactory.devices import Devices
-from firstlight.histfactory.engine import Eager, Progress
+from firstlight.histfactory.engine import Eager, Progress, eager_engine
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
 from firstlight.histfactory.hypotheses import DISAGREEMENT
 from firstlight.histfactory.internal_order import data_of, poi_position, to_internal, to_public
@@ -71,12 +73,14 @@ class ScanFits:
     values: Floats
     best: FitResult
     compiled: bool  # whether fits run compiled or in NumPy
+    require_positive: bool = False
 
     def fit(
         self, begin: int, end: int, progress: Progress | None = None, devices: Devices = None
     ) -> tuple[Floats, Floats, Floats]:
         """Likelihood, status code and number of minima at the points `begin` to `end`."""
-        model, engine = self.model, Eager(self.model, self.compiled, devices)
+        model, positive = self.model, self.require_positive
+        engine = eager_engine(model, self.compiled, devices, require_positive=positive)
         base = problem_of(engine, data_of(model, self.data), self.fixed)
         near, index = to_internal(model, self.best.values), model.index(self.parameter)
         points = [_held(model, base, near, index, v) for v in self.values[begin:end]]
@@ -93,9 +97,8 @@ class ScanFits:
         best, lowest = self.best, int(np.argmin(np.where(is_settled(status), nll, np.inf)))
         if nll[lowest] < best.nll - DISAGREEMENT:
             held = {**self.fixed, self.parameter: float(self.values[lowest])}
-            best = refitted(
-                self.model, best, fit(self.model, self.data, held), self.data, self.fixed
-            )
+            refit = partial(fit, self.model, self.data, require_positive=self.require_positive)
+            best = refitted(self.model, best, refit(held), partial(refit, self.fixed))
         return Scan(
             parameter=self.parameter,
             values=self.values,
@@ -108,10 +111,10 @@ class ScanFits:
 
 
 def refitted(
-    model: Model, best: FitResult, lower: FitResult, data: DataSet, fixed: Fixed
+    model: Model, best: FitResult, lower: FitResult, refit: Callable[..., FitResult]
 ) -> FitResult:
     """The best fit, made again from a fit with a parameter held that is lower."""
-    again = fit(model, data, fixed, init=np.clip(lower.values, model.lower, model.upper))
+    again = refit(init=np.clip(lower.values, model.lower, model.upper))
     return again if again.nll < best.nll else best
 
 
@@ -127,6 +130,7 @@ def scan(
     width: float = 3.0,
     progress: Progress | None = None,
     devices: Devices = None,
+    require_positive: bool = False,
 ) -> Scan:
     """Fit with `parameter` (default: the POI) fixed at each of `values`.
 
@@ -135,8 +139,11 @@ def scan(
 
     devices: JAX devices, or their number, over which the fits are divided; default: all of this
         process, if there are enough fits.
+    require_positive: as for `fit`.
     """
-    job = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
+    settings: dict[str, Any] = {"points": points, "width": width}
+    settings["require_positive"] = require_positive
+    job = plan_scan(model, parameter, values, data, fixed, **settings)
     return job.result(*job.fit(0, len(job.values), progress, devices))
 
 
@@ -150,12 +157,13 @@ def plan_scan(
     *,
     points: int = 41,
     width: float = 3.0,
+    require_positive: bool = False,
 ) -> ScanFits:
     """The scan that `scan` makes with these arguments, with only its best fit made yet."""
     name = model.parameter_names[model.poi_index] if parameter is None else parameter
     index = model.index(name)
     fixed = as_fixed(model, fixed)
-    best = fit(model, data, fixed)
+    best = fit(model, data, fixed, require_positive=require_positive)
     if values is None:
         middle, sigma = best.values[index], best.uncertainties[name]
         if not sigma > 0:
@@ -173,7 +181,7 @@ def plan_scan(
     if grid.ndim != 1 or not len(grid) or not np.all(np.isfinite(grid)):
         raise ModelError("the values to scan must be a list of finite numbers.")
     compiled = Eager(model).deciding(len(grid)).compiled is True
-    return ScanFits(model, data, fixed, name, grid, best, compiled)
+    return ScanFits(model, data, fixed, name, grid, best, compiled, require_positive)
 
 
 @in_float64
@@ -185,36 +193,38 @@ def impacts(
     parameters: Sequence[str] | None = None,
     progress: Progress | None = None,
     devices: Devices = None,
+    require_positive: bool = False,
 ) -> Impacts:
     """Refit with each nuisance parameter moved by its uncertainty; rank them by the effect.
 
-    devices: as for `scan`.
+    devices: as for `scan`. require_positive: as for `fit`.
     """
     fixed = as_fixed(model, fixed)
-    best = fit(model, data, fixed)
+    engine = eager_engine(model, devices=devices, require_positive=require_positive)
+    refit = partial(fit, model, data, fixed, require_positive=require_positive)
+    best = refit()
     for _ in range(_ATTEMPTS):
-        found, lower = _impacts_about(best, model, data, fixed, parameters, progress, devices)
+        found, lower = _impacts_about(best, engine, data, fixed, parameters, progress)
         if lower is None:
             break
         # A fit with a parameter held is lower than the best fit, which was in another minimum.
-        best = fit(model, data, fixed, init=np.clip(lower, model.lower, model.upper))
+        best = refit(init=np.clip(lower, model.lower, model.upper))
     return found
 
 
 def _impacts_about(
     best: FitResult,
-    model: Model,
+    engine: Eager,
     data: DataSet,
     fixed: dict[str, bool | Number],
     parameters: Sequence[str] | None,
     progress: Progress | None,
-    devices: Devices,
 ) -> tuple[Impacts, Floats | None]:
     """The impacts about a best fit, and the parameters of a lower fit if there is one."""
+    model = engine.model
     sigma = np.array(list(best.uncertainties.values()))
     names = [n for n in (parameters or model.parameter_names) if n != model.poi]
     indices = [i for i in (model.index(n) for n in names) if best.is_free[i] > 0 and sigma[i] > 0]
-    engine = Eager(model, devices=devices)
     base = problem_of(engine, data_of(model, data), fixed)
     width, centre = constraint_widths(model, base.data)
     # One column each: up and down by the uncertainty after the fit, then by that before it.

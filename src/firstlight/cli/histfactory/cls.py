@@ -32,6 +32,7 @@ def add_to(commands: Commands) -> None:
         help="one or more signal strengths (default: 1)",
     )
     add_statistic(parser)
+    shared.add_positive(parser)
     shared.add_cluster(parser)
 
 
@@ -59,8 +60,8 @@ def handle(options: argparse.Namespace) -> int:
             from firstlight.cluster.fits import cls  # type: ignore[assignment]
 
             spread["progress"] = progress
-        statistic = options.test_statistic
-        grid = cls(job.model, values, job.data, job.fixed, test_statistic=statistic, **spread)
+        spread |= {"test_statistic": options.test_statistic, "require_positive": job.positive}
+        grid = cls(job.model, values, job.data, job.fixed, **spread)
     results = [row(grid, i) for i in range(len(values))]
     described = [describe(result, job) for result in results]
     content = {"test_statistic": options.test_statistic, "results": described}

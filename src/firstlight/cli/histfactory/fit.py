@@ -25,6 +25,7 @@ def add_to(commands: Commands) -> None:
         handle,
     )
     shared.add_top(parser, "rows in each table and in the plots of pulls and correlations")
+    shared.add_positive(parser)
     parser.add_argument(
         "--correlation",
         action="store_true",
@@ -44,13 +45,14 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory.fitting import fit
 
         job = with_asimov(job, options.asimov, options.blind)
-        result = fit(job.model, job.data, job.fixed)
+        result = fit(job.model, job.data, job.fixed, require_positive=job.positive)
         rows = describe(job, result)
     content = {"parameters": rows, **summary(result)}
     if options.json and options.correlation:
         content["correlation"] = {"names": result.names, "matrix": result.correlation}
     output.show_results(options, job, content, lambda: print_fit(job, result, rows, options))
     output.several_minima(result.branches)
+    output.below_zero(result, job.model)
     plot(job, result, options)
     return output.ending(output.unconverged(result, "the fit"))
 
@@ -63,7 +65,10 @@ def summary(result: FitResult) -> JsonObject:
         "branches": result.branches,
         "converged": bool(result.converged),
         "status": result.status.message,
+        "status_name": result.status.name,
+        "undetermined": result.undetermined,
         "negative_bins": [one._asdict() for one in result.negative_bins],
+        "negative_samples": [one._asdict() for one in result.negative_samples],
     }
 
 
@@ -104,18 +109,22 @@ def chosen(rows: dict[str, JsonObject], poi: str | None, top: int) -> list[tuple
 def print_fit(
     job: Job, result: FitResult, rows: dict[str, JsonObject], options: argparse.Namespace
 ) -> None:
-    from firstlight.cli.histfactory.output import measured, signed
+    from firstlight.cli.histfactory.output import measured, signed, state_of_fit
     from firstlight.present.terminal import Terminal
 
     console = Terminal()
     shown = chosen(rows, job.model.poi, options.top)
     table = []
+    undetermined = result.undetermined
     for name, row in shown:
         note = "" if row["free"] else "at its bound" if row["at_bound"] else "fixed"
         label = f"{name} (POI)" if name == job.model.poi else name
         pulled = row["free"] and row["pull"] == row["pull"]
         pull = (signed(row["pull"], 2), f"{row['constraint']:.2f}") if pulled else ("", "")
-        table.append((label, note, *measured(row["value"], row["uncertainty"]), *pull))
+        fitted = measured(row["value"], row["uncertainty"])
+        if name in undetermined:
+            fitted = (fitted[0], "not determined")
+        table.append((label, note, *fitted, *pull))
     more = len(rows) - len(shown)
     title = f"{job.model.about.measurement or 'fit'}: {len(rows)} parameters"
     columns = ("parameter", "", "best fit", "±", "pull", "σ after / before")
@@ -126,7 +135,7 @@ def print_fit(
         pairs = strongest_pairs(result, options.top)
         cells = [(a, b, signed(value, 3)) for a, b, value in pairs]
         console.table("largest correlations", ("parameter", "parameter", "ρ"), cells, texts=2)
-    state = "converged" if result.converged else "NOT CONVERGED"
+    state = state_of_fit(result.status)
     text = f"NLL {result.nll:.6f}, EDM {result.edm:.1e}, {result.iterations} steps: {state}"
     console.say(text, "" if result.converged else "bold red")
 

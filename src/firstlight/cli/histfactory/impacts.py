@@ -28,6 +28,7 @@ def add_to(commands: Commands) -> None:
         "firstlight hf impacts workspace.json --top 15 --plot ranking.png",
         handle,
     )
+    shared.add_positive(parser)
     shared.add_top(parser, "rows in the table and in the plot")
     shared.add_plot(parser, "the ranking: pulls, and impacts before and after the fit")
 
@@ -41,7 +42,8 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory.scans import impacts
 
         job = with_asimov(job, options.asimov, options.blind)
-        result = impacts(job.model, job.data, job.fixed, progress=progress)
+        given = (job.model, job.data, job.fixed)
+        result = impacts(*given, progress=progress, require_positive=job.positive)
     top = options.top or len(result.names)
     output.show_results(options, job, describe(result), lambda: print_impacts(result, top))
     draw(options.plot, lambda plots: plots.ranking(result, top))
@@ -62,6 +64,7 @@ def describe(result: Impacts) -> JsonObject:
             "value": result.best.parameters[result.poi],
             "uncertainty": result.best.uncertainties[result.poi],
             "converged": bool(result.best.converged),
+            "status": result.best.status.name,
         },
         "not_converged": result.not_converged,
         "branches": result.branches,

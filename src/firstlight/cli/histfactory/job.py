@@ -43,6 +43,7 @@ class Job:
     data: NDArray[np.float64] | None  # None: the observed data
     fixed: JsonObject  # as `fit` takes it
     header: JsonObject  # the first entries of every JSON output, the command's name among them
+    positive: bool = False  # whether fits must keep all samples positive
 
 
 def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
@@ -89,7 +90,8 @@ def prepare(
     fixed = _fixed(options, spec, model)
     if poi or asimov is not None:
         require_poi(model, fixed, moves=poi)
-    return Job(model, None, fixed, _header(options, model, fixed, asimov, blind))
+    header = _header(options, model, fixed, asimov, blind)
+    return Job(model, None, fixed, header, getattr(options, "require_positive", False))
 
 
 def with_asimov(job: Job, mu: float | None, blind: bool) -> Job:
@@ -98,12 +100,17 @@ def with_asimov(job: Job, mu: float | None, blind: bool) -> Job:
         return job
     from dataclasses import replace
 
+    from firstlight.histfactory.fitting import fit
     from firstlight.histfactory.inference import asimov
 
+    assert job.model.poi is not None
+    if job.positive and not blind:
+        held = {**job.fixed, job.model.poi: mu}
+        fitted = fit(job.model, fixed=held, require_positive=True)
+        return replace(job, data=asimov(job.model, parameters=fitted.values))
     if not blind:
         return replace(job, data=asimov(job.model, mu=mu, fixed=job.fixed))
     values = {n: v for n, v in job.fixed.items() if not isinstance(v, bool)}
-    assert job.model.poi is not None
     return replace(job, data=asimov(job.model, parameters={**values, job.model.poi: mu}))
 
 

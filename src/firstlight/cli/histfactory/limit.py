@@ -38,6 +38,7 @@ def add_to(commands: Commands) -> None:
         help="CLs at the limit (default: 0.05, for the 95%% confidence level)",
     )
     add_statistic(parser)
+    shared.add_positive(parser)
     parser.add_argument(
         "--all-patches",
         type=Path,
@@ -72,12 +73,11 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory.limits import upper_limit
 
         job = with_asimov(job, options.asimov, options.blind)
-        limit = upper_limit(
-            job.model, options.level, job.data, job.fixed, test_statistic=options.test_statistic
-        )
+        test = {"test_statistic": options.test_statistic, "require_positive": job.positive}
+        limit = upper_limit(job.model, options.level, job.data, job.fixed, **test)
     if options.plot and limit.converged:
         with output.Working("CLs for the plot"):
-            results = along(job, limit, options.test_statistic, spread)
+            results = along(job, limit, {**test, **spread})
     content = describe(limit, results, options, job)
     output.show_results(options, job, content, lambda: print_limit(limit, job.model.poi))
     if results is not None:
@@ -89,23 +89,26 @@ def handle(options: argparse.Namespace) -> int:
     return output.ending(problems)
 
 
-def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, object]) -> CLs:
+def along(job: Job, limit: UpperLimit, settings: dict[str, Any]) -> CLs:
     """CLs from no signal to beyond all limits."""
     import numpy as np
 
     from firstlight.histfactory.exclusion import cls
 
-    if spread:
+    if "on" in settings:
         from firstlight.cluster.fits import cls  # type: ignore[assignment]
     far = max([limit.observed, *limit.expected.tolist()])
     grid = np.linspace(0.0, 1.15 * far, POINTS)
-    return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic, **spread)
+    return cls(job.model, grid, job.data, job.fixed, **settings)
 
 
 def describe(
     limit: UpperLimit, results: CLs | None, options: argparse.Namespace, job: Job
 ) -> JsonObject:
-    from firstlight.cli.histfactory.output import explained
+    import numpy as np
+
+    from firstlight.cli.histfactory.output import explained, names_of
+    from firstlight.histfactory.exclusion import CLsStatus
 
     content = {
         "level": limit.level,
@@ -119,6 +122,9 @@ def describe(
     if results is not None:
         names = ("mu", "observed", "expected", "converged")
         content["curve"] = {name: getattr(results, name) for name in names}
+        content["curve"]["statuses"] = names_of(
+            map(CLsStatus, np.asarray(results.status_code).tolist())
+        )
     return content
 
 
@@ -165,6 +171,7 @@ def handle_all_patches(options: argparse.Namespace, spread: dict[str, Any]) -> i
             poi=options.poi,
             fixed=job.fixed,
             test_statistic=options.test_statistic,
+            require_positive=job.positive,
             progress=progress,
             **spread,
         )
@@ -187,6 +194,7 @@ def describe_patch(one: PatchLimit) -> JsonObject:
         "expected": one.limit.expected,
         "converged": bool(one.limit.converged),
         "status": one.limit.status.message,
+        "status_name": one.limit.status.name,
         "branches": one.limit.branches,
     }
 

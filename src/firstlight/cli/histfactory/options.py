@@ -129,6 +129,14 @@ def _add_data(parser: argparse.ArgumentParser, asimov: str) -> None:
     )
 
 
+def add_positive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--require-positive",
+        action="store_true",
+        help="use the lowest fits at which no sample is below zero in any bin",
+    )
+
+
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Where the fits run, and where finished ones are kept."""
     add = parser.add_argument

@@ -15,9 +15,13 @@ from firstlight.present.progress import LiveLine
 from firstlight.present.quantities import ABSENT
 
 if TYPE_CHECKING:
+    from enum import IntEnum
+
     from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.exclusion import CLsStatus
     from firstlight.histfactory.fitting import BinYield, FitResult
+    from firstlight.histfactory.model import Model
+    from firstlight.histfactory.newton import Status
     from firstlight.histfactory.workspace_file import JsonObject
 
 #: What a table says of a test, by the name of its status.
@@ -27,6 +31,12 @@ STATES = {
     "UNLIKELY_NULL": "UNLIKELY DATA",
     "NOT_CONVERGED": "NOT CONVERGED",
     "IMPOSSIBLE_NULL": "NO BACKGROUND",
+}
+#: What is said of a fit that ended in a minimum, by the name of its status.
+STATES_OF_MINIMA = {
+    "CONVERGED": "converged",
+    "NOT_DETERMINED": "NOT DETERMINED",
+    "NOT_PROVEN_LOWEST": "NOT PROVEN LOWEST",
 }
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
 
@@ -74,6 +84,19 @@ def several_minima(branches: int) -> None:
         )
 
 
+def below_zero(result: FitResult, model: Model) -> None:
+    """Print a note if a fit expects samples below zero, but for a signal that is allowed to be."""
+    allowed = model.poi if model.poi is not None and model.lower[model.poi_index] < 0 else None
+    found = [one for one in result.negative_samples if one.parameter != allowed]
+    if found:
+        worst = min(found, key=lambda one: one.expected)
+        more = f", the lowest of {len(found)} yields" if len(found) > 1 else ""
+        note(
+            f"the fit expects a sample below zero: {worst}{more}; --require-positive keeps the "
+            "lowest fit without such samples"
+        )
+
+
 def ending(problems: Iterable[str]) -> int:
     """Print the problems on stderr; the exit code is 1 if there are any."""
     code = 0
@@ -87,7 +110,31 @@ def unconverged(result: FitResult, what: str) -> list[str]:
     """A problem if a fit did not converge."""
     if result.converged:
         return []
-    return [f"{what} DID NOT CONVERGE: {result.status.message}", *map(str, result.negative_bins)]
+    ended = ended_as(result.status)
+    return [f"{what} {ended}: {result.status.message}", *map(str, result.negative_bins)]
+
+
+def ended_as(status: Status, verb: str = "is") -> str:
+    """What a fit that did not converge did instead."""
+    state = STATES_OF_MINIMA.get(status.name)
+    return "DID NOT CONVERGE" if state is None else f"{verb} {state}"
+
+
+def state_of_fit(status: Status) -> str:
+    """How a fit ended, in a table."""
+    return STATES_OF_MINIMA.get(status.name, "NOT CONVERGED")
+
+
+def statuses(codes: Iterable[int]) -> list[Status]:
+    """How fits ended."""
+    from firstlight.histfactory.newton import Status
+
+    return [Status(int(code)) for code in codes]
+
+
+def names_of(statuses: Iterable[IntEnum]) -> list[str]:
+    """Statuses in JSON."""
+    return [status.name for status in statuses]
 
 
 def untested(status: CLsStatus, job: Job, what: str) -> list[str]:
@@ -108,7 +155,8 @@ def without_background(status: CLsStatus, job: Job) -> list[BinYield]:
 def explained(status: CLsStatus, job: Job) -> JsonObject:
     """How a test ended, for JSON."""
     bins = [one._asdict() for one in without_background(status, job)]
-    return {"status": status.message, "bins_without_background": bins}
+    named = {"status": status.message, "status_name": status.name}
+    return {**named, "bins_without_background": bins}
 
 
 def state_of(status: CLsStatus) -> str:

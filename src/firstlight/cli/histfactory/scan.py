@@ -52,6 +52,7 @@ def add_to(commands: Commands) -> None:
         metavar="N",
         help="number of points (default: 41)",
     )
+    shared.add_positive(parser)
     shared.add_cluster(parser)
     shared.add_plot(parser, "the profile with 1σ and 2σ intervals")
 
@@ -81,6 +82,7 @@ def handle(options: argparse.Namespace) -> int:
             job.data,
             job.fixed,
             points=options.points,
+            require_positive=job.positive,
             progress=progress,
             **spread,
         )
@@ -88,11 +90,19 @@ def handle(options: argparse.Namespace) -> int:
     output.show_results(options, job, describe(result, ends), lambda: print_scan(result, ends))
     draw(options.plot, lambda plots: plots.profile_scan(result))
     output.several_minima(max(result.best.branches, *result.branches))
-    bad = [f"{v:.6g}" for v, s in zip(result.values, result.status_code, strict=True) if s]
-    points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]
-    return output.ending(
-        [*output.unconverged(result.best, "the best fit"), *(points if bad else [])]
-    )
+    return output.ending([*output.unconverged(result.best, "the best fit"), *failed(result)])
+
+
+def failed(result: Scan) -> list[str]:
+    """The points that did not converge, by what they did instead."""
+    from firstlight.cli.histfactory.output import ended_as, statuses
+
+    bad: dict[str, list[str]] = {}
+    for value, status in zip(result.values, statuses(result.status_code), strict=True):
+        if status:
+            bad.setdefault(ended_as(status, "are"), []).append(f"{value:.6g}")
+    of = len(result.values)
+    return [f"{len(at)} of {of} points {what}: {', '.join(at)}" for what, at in bad.items()]
 
 
 def grid(options: argparse.Namespace) -> list[float] | None:
@@ -124,6 +134,8 @@ def require_moving(job: Job, parameter: str | None) -> None:
 
 
 def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> JsonObject:
+    from firstlight.cli.histfactory.output import names_of, statuses
+
     return {
         "parameter": result.parameter,
         "best": {
@@ -131,25 +143,27 @@ def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -
             "uncertainty": result.best.uncertainties[result.parameter],
             "nll": result.best.nll,
             "converged": bool(result.best.converged),
+            "status": result.best.status.name,
         },
         "intervals": ends,
         "values": result.values,
         "nll": result.nll,
         "twice_delta_nll": result.twice_delta_nll,
         "converged": result.status_code == 0,
+        "statuses": names_of(statuses(result.status_code)),
         "branches": result.branches,
     }
 
 
 def print_scan(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> None:
-    from firstlight.cli.histfactory.output import measured, significant
+    from firstlight.cli.histfactory.output import measured, significant, state_of_fit, statuses
     from firstlight.present.terminal import Terminal
 
     console = Terminal()
     rows = [
-        (significant(value, 6), f"{height:.4f}", "" if not status else "NOT CONVERGED")
+        (significant(value, 6), f"{height:.4f}", state_of_fit(status) if status else "")
         for value, height, status in zip(
-            result.values, result.twice_delta_nll, result.status_code, strict=True
+            result.values, result.twice_delta_nll, statuses(result.status_code), strict=True
         )
     ]
     console.table("profile likelihood", (result.parameter, "2 ΔNLL", ""), rows, texts=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    shared.command(
+    parser = shared.command(
         commands,
         "significance",
         "significance of a signal, observed and expected (asymptotic)",
@@ -23,6 +24,7 @@ def add_to(commands: Commands) -> None:
         asimov="also report the expected significance, from Asimov data at this signal strength "
         "with the other parameters fitted to the observed data; with --blind, report only this one",
     )
+    shared.add_positive(parser)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -34,11 +36,12 @@ def handle(options: argparse.Namespace) -> int:
     with output.Working("fitting"):
         from firstlight.histfactory.inference import discovery
 
+        test = partial(discovery, require_positive=job.positive)
         if not options.blind:
-            results["observed"] = discovery(job.model, None, job.fixed)
+            results["observed"] = test(job.model, None, job.fixed)
         if options.asimov is not None:
             asimov = with_asimov(job, options.asimov, options.blind)
-            results["expected"] = discovery(job.model, asimov.data, job.fixed)
+            results["expected"] = test(job.model, asimov.data, job.fixed)
         content = {name: describe(result, job.model.poi) for name, result in results.items()}
     if options.json:
         header = {k: v for k, v in job.header.items() if k != "data"}
@@ -58,6 +61,10 @@ def describe(result: Discovery, poi: str | None) -> JsonObject:
         "muhat": result.muhat,
         "muhat_uncertainty": result.free.uncertainties[str(poi)],
         "converged": result.converged,
+        "statuses": {
+            "free": result.free.status.name,
+            "conditional": result.conditional.status.name,
+        },
         "branches": result.branches,
     }
 

@@ -102,6 +102,7 @@ def show_toys(result: Toys | FittedToys, options: argparse.Namespace, job: Job) 
         "not_converged": result.not_converged,
         "parameters": summary,
         "converged": result.converged,
+        "statuses": output.names_of(output.statuses(result.status_code)),
         "branches": result.branches,
     }
     if job.model.poi is not None:
