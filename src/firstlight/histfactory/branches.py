@@ -51,7 +51,7 @@ _SAME_NLL, _SAME_FINGERPRINT = 1e-6, 1e-4
 _UNEASY, _LONG = 0.3, 9
 #: A sample this far below zero, as a share of the bin, is a sign that suffices.
 _NEGATIVE = 0.05
-#: Up to so many α, a parameter at risk is enough: searches cost little, and reach everywhere.
+#: Up to so many α weaker signs are enough: searches cost little, and reach everywhere.
 _SMALL = 16
 #: Searches from spread starts: at least this many, and until so many have ended in the lowest one.
 _MIN_SPREAD, _FEW, _CONFIRMED = (12, 24, 36), 4, 3
@@ -357,6 +357,11 @@ def evidence_of(
     worst = xp.max(risks, initial=0.0)
     is_free = _free_factors(model, problem)
     at_bound = (theta <= problem.lower) | (theta >= problem.upper)
+    # Beyond its variations, not because a factor is negative.
+    below = (at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) & (at.multiplier > 0)
+    strong = (misfit > bins + 2 * xp.sqrt(bins)) | xp.any(below) | ~is_minimum(found)
+    if begin > _SMALL:  # where weak signs are common, and starts anywhere lead nowhere
+        return Evidence(risks, strong)
     # 2·misfit has the mean and half of the variance of χ² with as many degrees as there are bins.
     signs = [
         worst > _UNEASY,
@@ -364,12 +369,7 @@ def evidence_of(
         misfit > 0.5 * bins + 2.5 * xp.sqrt(0.5 * bins),
         xp.any(is_free & at_bound[begin:end]),
     ]
-    strong = (misfit > bins + 2 * xp.sqrt(bins)) | (found.iterations > _LONG + 3)
-    # Beyond its variations, not because a factor is negative.
-    below = (at.cells < -_NEGATIVE * xp.maximum(expected, 0.0)) & (at.multiplier > 0)
-    strong |= xp.any(below) | ~is_minimum(found)
-    if begin <= _SMALL:  # elsewhere the other sides of α have to do
-        strong |= worst > RISKY
+    strong |= (found.iterations > _LONG + 3) | (worst > RISKY)
     return Evidence(risks, strong | (sum(sign.astype(xp.int32) for sign in signs) > 1))
 
 
