@@ -285,30 +285,3 @@ def test_shapes_outside_the_buckets_are_refused_with_the_valid_ones(
     assert caught.value.valid == {
         "inputs": {"x": ["rows", "length"]}, "rows": [1, 2], "axes": {"length": [1, 8]},
     }  # fmt: skip
-
-
-def test_a_lower_precision_is_measured_reported_and_refused_above_its_bound(
-    watch: CompileWatch,
-) -> None:
-    from firstlight.serve.mixed_precision import load_as_declared
-
-    weights = np.random.default_rng(3).normal(size=(3, 8)).astype(np.float32)
-
-    def product(w: Any, x: Any) -> Any:
-        return {"y": x @ w, "dtype_is_low": jnp.full(len(x), x.dtype == jnp.bfloat16)}
-
-    options = {"parameters": weights, "compute_dtype": "bfloat16"}
-    loaded = load_as_declared(declared(product, **options), watch)
-    assert loaded.relative_error is not None and 1e-5 < loaded.relative_error < 0.01
-    x = np.array([[0.5, -1.25, 2]], np.float32)
-    y, low = sorted_outputs(loaded, loaded.run(loaded.buckets[0], [x]))
-    assert low.all() and y.dtype == np.float32
-    np.testing.assert_allclose(y, x @ weights, atol=0.02 * np.abs(x @ weights).max())
-    with pytest.raises(LoadError, match=r"bfloat16 its results differ by .* of the largest"):
-        load_as_declared(declared(product, max_relative_error=1e-6, **options), watch)
-    assert watch.request_path.value == 0
-
-
-def sorted_outputs(loaded: Loaded, outputs: Any) -> tuple[Any, Any]:
-    named = {t.name: o for t, o in zip(loaded.signature.outputs, outputs, strict=True)}
-    return named["y"], named["dtype_is_low"]

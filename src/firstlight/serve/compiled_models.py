@@ -55,7 +55,6 @@ class Loaded:
     lanes: Mapping[Sizes, tuple[Bucket, ...]]
     memory_bytes: int
     wide: bool
-    relative_error: float | None = None  # measured, of a `compute_dtype`
 
     @property
     def buckets(self) -> list[Bucket]:

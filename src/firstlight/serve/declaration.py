@@ -83,9 +83,6 @@ class Model:
     x64: bool = False
     compiler_options: Mapping[str, object] | None = None
     canary_share: float | None = None
-    compute_dtype: str | None = None
-    max_relative_error: float = 0.01
-    examples: Mapping[str, object] | None = field(default=None, repr=False)
     program: str | None = None
 
     def __post_init__(self) -> None:
@@ -128,9 +125,6 @@ class ModelOptions(FrozenOptions, total=False):
     axes: Mapping[str, Sequence[int]]
     x64: bool
     compiler_options: Mapping[str, object] | None
-    compute_dtype: str | None
-    max_relative_error: float
-    examples: Mapping[str, object] | None
     program: str | None
 
 
@@ -151,10 +145,8 @@ def model(
             requests without a deadline), `max_queue_rows`, `x64` (compute in 64 bits; implied by
             64-bit inputs), `compiler_options` (passed to XLA), `about` (a one-line description),
             `canary_share` (the share of requests that a new version gets beside the current one),
-            `compute_dtype` (a lower precision such as "bfloat16"; refused if it changes results by
-            more than `max_relative_error`, measured with `examples`, rows by input), `program` (a
-            string that changes whenever the function or a constant in it does, such as a commit:
-            with the same string, a restart loads executables without tracing).
+            `program` (a string that changes whenever the function or a constant in it does, such as
+            a commit: with the same string, a restart loads executables without tracing).
     """
 
     def declare(function: Callable[..., object]) -> Model:
@@ -192,8 +184,6 @@ def _require_sizes(given: Model) -> None:
         )
     if given.canary_share is not None and not 0 <= given.canary_share <= 1:
         raise DeclarationError("canary_share must be between 0 and 1.")
-    if given.compute_dtype not in (None, "bfloat16", "float16", "float32"):
-        raise DeclarationError("compute_dtype must be bfloat16, float16 or float32.")
     if given.deadline_seconds <= 0:
         raise DeclarationError("deadline_seconds must be positive.")
 

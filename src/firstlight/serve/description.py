@@ -42,8 +42,6 @@ def configuration(served: Served) -> Plain:
         "deadline_seconds": model.deadline_seconds,
         "max_queue_rows": model.queue_rows,
         "memory_bytes": served.loaded.memory_bytes,
-        "compute_dtype": model.compute_dtype,
-        "relative_error": served.loaded.relative_error,
         "buckets": [
             {"rows": b.rows, "sizes": list(b.sizes), "seconds": b.seconds,
              "load_seconds": b.load_seconds, "from_cache": b.from_cache}

@@ -62,7 +62,7 @@ def key_of(model: Model, abstract: object, wide: bool) -> str | None:
     leaves, tree = jax.tree.flatten(abstract)
     device = jax.devices()[0]
     parts = (
-        *(_FORM, model.program, model.name, wide, model.compute_dtype, model.compiler_options),
+        *(_FORM, model.program, model.name, wide, model.compiler_options),
         *(tuple(model.buckets), sorted(model.axes.items()), declared_inputs(model)[0]),
         *(str(tree), [(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
         *(device.device_kind, len(jax.devices()), device.client.platform_version),

@@ -23,7 +23,7 @@ from firstlight.present.quantities import counted
 from firstlight.serve import description, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.compiled_models import Loaded
+from firstlight.serve.compiled_models import Loaded, load
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
@@ -164,9 +164,7 @@ def _is_on_cpu(settings: Settings) -> bool:
 def _loaded(model: Model, watch: CompileWatch, max_bytes: int | None) -> Loaded:
     if isinstance(model, FrozenModel):
         return load_frozen(model, max_bytes)
-    from firstlight.serve.mixed_precision import load_as_declared  # imports JAX
-
-    return load_as_declared(model, watch, max_bytes)
+    return load(model, watch, max_bytes)
 
 
 async def serve(
