@@ -33,7 +33,7 @@ from firstlight import serve
 @serve.model(inputs={"x": serve.Input("float32", ("n",))}, axes={"n": (4, 64)},
              buckets=(1, 4), version="VERSION")
 def running(x):
-    return {"sums": jnp.cumsum(x, axis=-1), "factor": FACTOR * x[:, 0]}
+    return {"sums": jnp.cumsum(x), "factor": FACTOR * x[0]}
 """
 
 

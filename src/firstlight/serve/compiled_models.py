@@ -21,10 +21,14 @@ from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve import kept_programs
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Input, Model
+from firstlight.serve.program_text import Traits, traits_of
+from firstlight.serve.row_probe import Probe
 from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
 
 #: A bucket is timed by so many runs, or by those that fit into so many seconds.
 _MAX_RUNS, _MAX_SECONDS = 50, 0.02
+#: For trying whether rows affect each other.
+_PROBE_SECONDS = 0.5
 _ALIGNMENT, _LARGE = 64, 2**17
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -43,6 +47,7 @@ class Bucket:
     seconds: float  # of one batch
     load_seconds: float
     from_cache: bool
+    may_not_end: bool = False  # how long it takes depends on the rows
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,11 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
         except FirstlightError as error:
             raise LoadError(f"model {model.name!r}: {error}") from None
         except Exception as error:
+            form = "" if model.batched else (
+                "\nIts function gets one row, without a batch axis; with batched=True, a batch."
+            )
             raise LoadError(
-                f"model {model.name!r} cannot be compiled: {_described(error)}"
+                f"model {model.name!r} cannot be compiled: {_described(error)}{form}"
             ) from error
 
 
@@ -127,11 +135,16 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
         run = partial(_run_and_wait, made.call, arguments)
         run()  # the first call is not representative
         cost = shortest_seconds(run)
-        lanes[sizes].append(Bucket(rows, sizes, made.call, cost, made.seconds, made.from_cache))
+        lanes[sizes].append(
+            Bucket(
+                rows, sizes, made.call, cost, made.seconds, made.from_cache, made.traits.may_not_end
+            )
+        )
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
     loaded = Loaded(model, signature, parameters, frozen, needed, wide)
-    for buckets in frozen.values():
-        _require_independent_rows(loaded, buckets[-1])
+    if signature.rows_may_meet:
+        more = partial(_one_more, model, abstract, signature)
+        require_independent_rows(loaded, next(iter(executables.values())).traits, more)
     return loaded
 
 
@@ -143,6 +156,7 @@ class _Executable:
     work_bytes: int  # memory of a call beyond the parameters
     seconds: float
     from_cache: bool
+    traits: Traits
 
 
 _Executables = dict[tuple[Sizes, int], _Executable]
@@ -160,9 +174,10 @@ def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Exe
     seconds = (time.perf_counter() - begin) / len(calls)
     return signature, {
         (one.sizes, one.rows): _Executable(
-            calls[one.sizes, one.rows], one.work_bytes, seconds, from_cache=True
+            call, one.work_bytes, seconds, from_cache=True, traits=traits_of(call.as_text())
         )
         for one in kept.executables
+        for call in [calls[one.sizes, one.rows]]
     }
 
 
@@ -179,7 +194,8 @@ def _compiled(
             sizes, rows = size
             call = program.lower(*abstract, *signature.structs(rows, sizes)).compile()
             seconds, from_cache = time.perf_counter() - begin, watch.cache_hits > hits
-            return _Executable(call, _bytes_at_work(call), seconds, from_cache)
+            traits = traits_of(call.as_text())
+            return _Executable(call, _bytes_at_work(call), seconds, from_cache, traits)
 
     keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
     # XLA compiles a program mostly on one core.
@@ -260,23 +276,46 @@ def shortest_seconds(call: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
-    """Refuse functions that mix rows: the result of a request would depend on other requests."""
-    if bucket.rows < 2:
-        return
-    example = example_rows(loaded.signature, bucket.rows, bucket.sizes)
-    changed = [array.copy() for array in example]
-    for array in changed:
-        poison = True if array.dtype.kind == "b" else np.nan if array.dtype.kind in "fV" else 0
-        array[1:] = poison
-    before, after = loaded.run(bucket, example), loaded.run(bucket, changed)
-    for tensor, a, b in zip(loaded.signature.outputs, before, after, strict=True):
-        if a[:1].tobytes() != b[:1].tobytes():
+def require_independent_rows(
+    loaded: Loaded, traits: Traits, more: Callable[[Bucket], Bucket | None] = lambda _: None
+) -> None:
+    """Refuse functions that mix rows: the result of a request would depend on other requests.
+
+    more: Makes a bucket of another size, to see whether results depend on the number of rows.
+    """
+    for sizes, buckets in loaded.lanes.items():
+        tried = [*buckets]
+        if buckets[-1].rows == 1:
+            continue
+        if len(buckets) == 1 and (other := more(buckets[0])) is not None:
+            tried.append(other)
+        runs = {bucket.rows: partial(loaded.run, bucket) for bucket in tried}
+        probe = Probe(loaded.signature, sizes, runs, traits)
+        if (found := probe.mixing(_PROBE_SECONDS / len(loaded.lanes))) is not None:
             raise LoadError(
-                f"the first row of output {tensor.name!r} changes with the other rows, so requests "
-                "in the same batch would affect each other. Make the function act on each row "
-                "alone (jax.vmap), or use buckets=(1,)."
+                f"{found}: requests in the same batch would affect each other. Declare a function "
+                "of one row, which the server vectorizes (serve.model without batched=True), or "
+                "use buckets=(1,)."
             )
+        if probe.error is not None:
+            raise LoadError(
+                "whether its rows affect each other cannot be tried, because it fails for every "
+                f"random row: {_described(probe.error)}. Declare a function of one row, which the "
+                "server vectorizes (serve.model without batched=True)."
+            )
+
+
+def _one_more(
+    model: Model, abstract: tuple[Any, ...], signature: Signature, like: Bucket
+) -> Bucket | None:
+    """A bucket with twice as many rows; None if the function does not take as many."""
+    rows = 2 * like.rows
+    try:
+        program = signature_of(model, abstract).function  # a kept signature has no program
+        call = program.lower(*abstract, *signature.structs(rows, like.sizes)).compile()  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return replace(like, rows=rows, call=call)
 
 
 def _bytes_at_work(compiled: Any) -> int:

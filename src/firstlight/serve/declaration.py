@@ -84,6 +84,8 @@ class Model:
     compiler_options: Mapping[str, object] | None = None
     canary_share: float | None = None
     program: str | None = None
+    batched: bool = False
+    in_turn: bool = False  # rows one after another, where vectorized ones would wait for each other
 
     def __post_init__(self) -> None:
         try:
@@ -126,6 +128,7 @@ class ModelOptions(FrozenOptions, total=False):
     x64: bool
     compiler_options: Mapping[str, object] | None
     program: str | None
+    batched: bool
 
 
 def model(
@@ -133,9 +136,9 @@ def model(
 ) -> Callable[[Callable[..., object]], Model]:
     """Declare the decorated function as a model.
 
-    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters. The
-    leading axis of its array arguments is the rows. It returns an array or a tree of arrays with
-    the same leading axis. The result of a row must not depend on the other rows.
+    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters, with
+    the inputs of one row: there is no batch axis. It returns an array or a tree of arrays. The
+    server applies `jax.vmap`, so the result of a row cannot depend on the rows of other clients.
 
     Args:
         inputs: Each name's `Input`, or a tree (dict, list, tuple) of them.
@@ -146,7 +149,10 @@ def model(
             64-bit inputs), `compiler_options` (passed to XLA), `about` (a one-line description),
             `canary_share` (the share of requests that a new version gets beside the current one),
             `program` (a string that changes whenever the function or a constant in it does, such as
-            a commit: with the same string, a restart loads executables without tracing).
+            a commit: with the same string, a restart loads executables without tracing), `batched`
+            (the function takes whole batches: the leading axis of its inputs and outputs is the
+            rows. The result of a row must not depend on the others, which is tried with random
+            rows before the model is served; what depends on rare values may not be found).
     """
 
     def declare(function: Callable[..., object]) -> Model:

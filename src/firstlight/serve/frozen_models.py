@@ -22,9 +22,11 @@ from firstlight.serve.compiled_models import (
     LoadError,
     example_rows,
     precision_scope,
+    require_independent_rows,
     shortest_seconds,
 )
 from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
+from firstlight.serve.program_text import Traits, traits_of
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
 from firstlight.warmstart.frozen import artifact as content
@@ -271,8 +273,14 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
     wide = given.artifact.place.x64 and kind is WithJax
     placed: dict[int, object] = {}
     with precision_scope(wide):
-        buckets = tuple(_bucket(kind, given, signature, p, placed) for p in given.programs)
-    return Loaded(model, signature, (), {(): buckets}, needed, wide)
+        made = [_bucket(kind, given, signature, p, placed) for p in given.programs]
+        buckets = tuple(bucket for bucket, _ in made)
+        loaded = Loaded(model, signature, (), {(): buckets}, needed, wide)
+        try:
+            require_independent_rows(loaded, made[0][1])
+        except LoadError as error:
+            raise LoadError(f"model {model.name!r}: {error}") from None
+    return loaded
 
 
 def _bucket(
@@ -281,7 +289,7 @@ def _bucket(
     signature: Signature,
     program: Program,
     placed: dict[int, object],
-) -> Bucket:
+) -> tuple[Bucket, Traits]:
     """placed: Parameters on the device, shared by all buckets."""
     begin = time.perf_counter()
     executable = kind(given.artifact, program)
@@ -292,7 +300,8 @@ def _bucket(
     run = partial(call, *example_rows(signature, rows, ()))
     run()  # the first call is not representative
     load_seconds = time.perf_counter() - begin
-    return Bucket(rows, (), call, shortest_seconds(run), load_seconds, True)
+    traits, seconds = traits_of(executable.text), shortest_seconds(run)
+    return Bucket(rows, (), call, seconds, load_seconds, True, traits.may_not_end), traits
 
 
 def _calling(
