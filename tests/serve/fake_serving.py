@@ -12,8 +12,8 @@ import numpy as np
 from firstlight.serve import Input, Model
 from firstlight.serve.app import App, Exchange
 from firstlight.serve.compiled_models import Bucket, Loaded
-from firstlight.serve.engine import Job, Refusal, Result
 from firstlight.serve.http_server import Limits
+from firstlight.serve.jobs import Job, Refusal, Result, Source
 from firstlight.serve.reader_messages import Link, Ready, Setup
 from firstlight.serve.readers import ReaderProcess, Readers
 from firstlight.serve.reading import Reader
@@ -48,16 +48,21 @@ class SeenJob(Job):
         deadline: float = 1e9,
         arrived: float = 0.0,
         gone: bool = False,
+        source: Source | None = None,
     ) -> None:
         array = np.array(numbers, np.float32)
         super().__init__(Rows([array], len(array)), deadline, arrived)
-        self.gone = gone
+        self.gone, self.sent_by = gone, source
         self.outcome: Result | Refusal | None = None
 
     def is_gone(self) -> bool:
         return self.gone
 
+    def source(self) -> Source | None:
+        return self.sent_by
+
     def finish(self, outcome: Result | Refusal) -> None:
+        assert self.outcome is None, "answered twice"
         self.outcome = outcome
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from firstlight.serve.app import App
 from firstlight.serve.compiled_models import Bucket, Loaded
 from firstlight.serve.description import openapi
 from firstlight.serve.engine import Engine
-from firstlight.serve.models import Models
+from firstlight.serve.models import Change, Models
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import Exporter
@@ -437,3 +439,196 @@ def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: An
     asyncio.run(asked())
     assert [exchange.status for exchange in exchanges] == [200, 500, 200]
     assert "unwritable" in capsys.readouterr().err
+
+
+def test_a_batch_that_does_not_end_makes_ready_and_then_live_503_with_the_models_name() -> None:
+    opened = threading.Event()
+
+    def blocked(x: Any) -> Any:
+        assert opened.wait(30)
+        return x
+
+    async def body() -> None:
+        values = Values()
+        engine = Engine(values)
+        models = Models(engine, values, lambda: 1.0)
+        app = App(models, values)
+        app.ready = True
+        models.put(fake_loaded(blocked, {1: 1e-3}, "stuck"))
+        models.put(fake_loaded(lambda x: x, {1: 1e-6}, "well"))
+
+        def health(path: str) -> tuple[int | None, bytes]:
+            exchange = SeenExchange(path, method="GET")
+            app.handle(exchange)
+            return exchange.status, exchange.answered
+
+        asked = SeenExchange("/models/stuck", b'{"x": [1]}', arrived=time.perf_counter())
+        app.handle(asked)
+        while not engine.stuck(0.0):
+            await asyncio.sleep(0.001)
+        paths = "/v2/health/ready", "/v2/health/live", "/v2/models/stuck/ready"
+        assert [health(path) for path in paths] == [(200, b"")] * 3
+        app.overdue_seconds = 0.0
+        status, text = health("/v2/health/ready")
+        assert status == 503 and b"a batch of stuck has run for" in text
+        assert health("/v2/models/stuck/ready")[0] == 503
+        assert health("/v2/models/well/ready") == health("/v2/health/live") == (200, b"")
+        assert next(s.value for s in values if s.metric is metrics.READY) == 0
+        app.stuck_seconds = 0.0
+        assert health("/v2/health/live")[0] == 503
+        opened.set()
+        while asked.status is None:
+            await asyncio.sleep(0.001)
+        assert asked.status == 200
+        assert [health(path) for path in paths] == [(200, b"")] * 3
+        engine.close()
+
+    asyncio.run(body())
+
+
+def test_an_error_of_a_model_is_not_counted_as_refused(capsys: Any) -> None:
+    async def body() -> None:
+        values = Values()
+        engine = Engine(values)
+        models = Models(engine, values, lambda: 1.0)
+        app = App(models, values)
+        app.ready = True
+        models.put(fake_loaded(lambda x: 1 / 0, {1: 1e-6}, "broken"))
+        asked = SeenExchange("/models/broken", b'{"x": [1]}', arrived=time.perf_counter())
+        app.handle(asked)
+        while asked.status is None:
+            await asyncio.sleep(0)
+        assert asked.status == 500
+        counted = {s.metric: s.labels for s in values if s.value == 1}
+        assert counted[metrics.REQUESTS][-1] == "500" and metrics.REJECTED not in counted
+        engine.close()
+
+    asyncio.run(body())
+    capsys.readouterr()
+
+
+@pytest.fixture
+def direct() -> Client:
+    made = Client()
+    made.models.put(pair_model())
+    return made
+
+
+ALWAYS = 1.0
+
+
+def nan_model(version: str = "2") -> Loaded:
+    loaded = pair_model(version=version)
+    bucket = loaded.lanes[()][-1]
+    nan = replace(bucket, call=lambda x, n: [np.full_like(x, np.nan)], rows=4)
+    one = replace(nan, rows=1)
+    return replace(loaded, lanes={(): (one, nan)})
+
+
+def with_canary(direct: Client, loaded: Loaded, share: float = 0.5) -> None:
+    direct.models.put(loaded, canary_share=share)
+
+
+def declared(**options: Any) -> Model:
+    return pair_model(**options).model
+
+
+def removed_from_the_file(direct: Client) -> None:
+    assert direct.models.settle([declared(version="1")])
+
+
+def with_a_share_of_zero(direct: Client) -> None:
+    assert direct.models.settle([declared(version="2", canary_share=0)])
+
+
+def with_a_new_current_version(direct: Client) -> None:
+    direct.models.put(pair_model(version="3"))
+
+
+def aborted(direct: Client) -> None:
+    direct.app.token = b"secret"
+    headers = {b"authorization": b"Bearer secret"}
+    seen = SeenExchange("/v2/models/pair/canary/abort", headers=headers)
+    direct.app.handle(seen)
+    direct.app.token = None
+    assert (seen.status, json.loads(seen.answered)) == (200, {"name": "pair", "aborted": "2"})
+
+
+@pytest.mark.parametrize(
+    "end", [removed_from_the_file, with_a_share_of_zero, with_a_new_current_version, aborted]
+)
+def test_a_canary_is_ended_within_one_batch(direct: Client, end: Any) -> None:
+    with_canary(direct, nan_model(), share=ALWAYS)
+    assert json.loads(direct.ask("/models/pair", {"x": [[1, 2]]}).answered) == {"y": [[None, None]]}
+
+    async def body() -> list[SeenExchange]:
+        asked = [
+            SeenExchange("/models/pair", b'{"x": [[1, 2]]}', arrived=time.perf_counter())
+            for _ in range(40)
+        ]
+        for exchange in asked:
+            direct.app.handle(exchange)  # in the canary's queue
+        end(direct)
+        while any(exchange.status is None for exchange in asked):
+            await asyncio.sleep(0)
+        return asked
+
+    answers = [json.loads(exchange.answered) for exchange in asyncio.run(body())]
+    assert answers == [{"y": [[1, 2]]}] * 40
+    assert direct.models.names["pair"].canary is None
+    text = exported(direct)
+    assert b'role="canary"' not in text
+
+
+def test_a_canary_is_aborted_only_by_post_with_a_token_and_only_if_there_is_one(
+    direct: Client,
+) -> None:
+    path = "/v2/models/pair/canary/abort"
+    assert direct.ask(path, {}).status == 403  # the server has no token
+    direct.app.token = b"secret"
+    assert direct.ask(path, {}).status == 401
+    headers = {b"authorization": b"Bearer secret"}
+    assert direct.ask(path, {}, headers=headers).status == 409
+    assert direct.ask(path, {}, method="GET", headers=headers).status == 405
+
+
+def test_a_canary_that_fails_more_often_is_taken_back_by_itself_and_not_loaded_again(
+    direct: Client,
+) -> None:
+    draws = iter(np.random.default_rng(1).random(1000))
+    direct.draw = lambda: next(draws)
+    said: list[str] = []
+    direct.models.say = said.append
+    with_canary(direct, nan_model(), share=0.2)
+    nans = 0
+    for _ in range(200):
+        nans += b"null" in direct.ask("/models/pair", {"x": [[1, 2]]}).answered
+    assert nans == 8  # at the first look
+    assert "canary taken back: 8 of its 8 requests failed or gave NaN, 0 of" in said[0]
+    assert b'firstlight_canaries_taken_back_total{model="pair"} 1.0' in exported(direct)
+    assert direct.models.change_of(declared(version="2", canary_share=0.2)) is Change.TAKEN_BACK
+    assert direct.models.change_of(declared(version="3", canary_share=0.2)) is Change.NEW
+    assert direct.models.change_of(declared(version="1")) is Change.SAME
+
+
+def test_requests_that_ask_for_the_canary_are_not_compared(direct: Client) -> None:
+    """They were not chosen at random: whoever tests a canary may send it what fails."""
+    with_canary(direct, nan_model(), share=0.0)
+    asked = {b"firstlight-canary": b"true"}
+    for _ in range(50):
+        direct.ask("/models/pair", {"x": [[1, 2]]}, headers=asked)
+    assert direct.models.names["pair"].canary is not None
+
+
+def test_metrics_do_not_grow_with_the_number_of_versions(direct: Client) -> None:
+    def reload(version: int) -> int:
+        direct.models.put(pair_model(version=str(version)))
+        direct.ask("/models/pair", {"x": [[1, 2]]})
+        return len(exported(direct).splitlines())
+
+    lines = [reload(version) for version in range(2, 20)]
+    assert lines[3:] == [lines[3]] * len(lines[3:])
+    direct.models.remove("pair")
+    text = exported(direct)
+    assert b'model="pair"' not in text
+    assert direct.ask("/models/pair", {"x": [[1, 2]]}).status == 404

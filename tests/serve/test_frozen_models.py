@@ -174,7 +174,7 @@ def test_a_frozen_function_that_mixes_rows_is_refused(freeze: Callable[..., Path
         model = serve.frozen(path, name="mixes")
         artifact = replace(model.opened.artifact, without_jax=without_jax)
         opened_so = replace(model, opened=replace(model.opened, artifact=artifact))
-        with pytest.raises(LoadError, match="model 'mixes': .* would affect each other"):
+        with pytest.raises(LoadError, match=r"model 'mixes': .* would affect each other"):
             load_frozen(opened_so)
 
 

@@ -18,10 +18,11 @@ from tritonclient.grpc import InferInput, service_pb2, service_pb2_grpc
 from tritonclient.grpc.aio import InferenceServerClient
 
 from firstlight.serve.app import App
-from firstlight.serve.engine import INLINE_SECONDS, Engine
+from firstlight.serve.engine import Engine
 from firstlight.serve.grpc_messages import _MESSAGES, message
 from firstlight.serve.grpc_server import GrpcServer
 from firstlight.serve.http_server import Limits
+from firstlight.serve.lanes import INLINE_SECONDS
 from firstlight.serve.models import Models
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -260,7 +261,7 @@ def test_rows_of_ended_calls_are_never_computed() -> None:
             code, _ = await refused(served.double([2], "slow", client_timeout=0.05))
             assert code is Code.DEADLINE_EXCEEDED
             cancelled = served.stub.ModelInfer(request(model_name="slow"))
-            while lane.queued_rows < 2:
+            while all(job.is_gone() for job in lane.queue):  # the first one is, or has expired
                 await asyncio.sleep(0)
             cancelled.cancel()
             while not all(job.is_gone() for job in lane.queue):

@@ -76,7 +76,14 @@ INDEPENDENT: dict[str, tuple[serve.Input, Function]] = {
 
 def loaded(watch: CompileWatch, given: serve.Input, function: Function, **options: Any) -> None:
     options = {"buckets": (1, 2, 4, 8), "batched": True, **options}
-    load(serve.model(inputs={"x": given}, name="f", **options)(lambda x: function(x)), watch)
+    load(named(given, function, options), watch)
+
+
+def named(given: serve.Input, function: Function, options: Any) -> serve.Model:
+    def f(x: Any) -> Any:  # the argument of JAX's functions has no name
+        return function(x)
+
+    return serve.model(inputs={"x": given}, **options)(f)
 
 
 @pytest.mark.parametrize("name", MIXING)
@@ -127,7 +134,7 @@ APART: list[Function] = [
     lambda x: jnp.sort(x, axis=1),
     lambda x: jnp.clip(x, -3, 3),
     lambda x: x + jnp.asarray(TABLE)[jnp.argmax(x, axis=1)],
-    lambda x: jax.vmap(lambda row: row * jnp.linalg.norm(row))(x),
+    jax.vmap(lambda row: row * jnp.linalg.norm(row)),
 ]
 #: Steps that keep the shape and mix rows.
 TOGETHER: list[Function] = [
@@ -174,8 +181,7 @@ def test_random_functions_are_refused_if_and_only_if_they_mix(
 def test_mixing_cannot_be_written_in_a_function_of_one_row(watch: CompileWatch, name: str) -> None:
     """The same functions, given one row, are the same for every row, whatever the others are."""
     given, function = MIXING[name]
-    options = {"buckets": (1, 8), "name": "f"}
-    made = load(serve.model(inputs={"x": given}, **options)(lambda x: function(x)), watch)
+    made = load(named(given, function, {"buckets": (1, 8)}), watch)
     x = np.random.default_rng(3).integers(0, 9, (8, 4)).astype(given.dtype)
     [together] = made.run(made.buckets[1], [x])
     for row, result in zip(x, together, strict=True):

@@ -66,6 +66,8 @@ def add_to(commands: Commands) -> None:
     add("--request-seconds", type=seconds, metavar="SECONDS", help=about)
     about = "time limit for answering what has arrived, when stopped (default: 30)"
     add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
+    about = "a batch that does not end makes the server not live after so long (default: 120)"
+    add("--stuck-seconds", type=seconds, default=120.0, metavar="SECONDS", help=about)
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
     add("--on", metavar="ray[://HOST:PORT]", help="serve with replicas in Ray Serve")
     add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX",
@@ -112,6 +114,7 @@ def handle(options: argparse.Namespace) -> int:
         token,
         max_bytes=options.memory_limit,
         drain_seconds=options.drain_seconds,
+        stuck_seconds=options.stuck_seconds,
         limits=Limits(**{name: value for name, value in given.items() if value}),
         grpc_port=options.grpc_port,
         otlp=_traces(options),

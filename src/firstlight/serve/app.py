@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import msgspec
 
 from firstlight.serve import description
-from firstlight.serve.engine import Job, Reason, Refusal, Result
 from firstlight.serve.http_formats import ParsedRequest
+from firstlight.serve.jobs import Job, Reason, Refusal, Result, Source
 from firstlight.serve.models import Deployment, Endpoint, Models, Served
 from firstlight.serve.tensors import InvalidRequestError, Rows
 from firstlight.telemetry import metrics
@@ -65,6 +65,10 @@ class Exchange:
         """Whether the client has left."""
         return False
 
+    def source(self) -> Source | None:
+        """Who sent it, if that is known."""
+        return None
+
 
 class Handler(Protocol):
     """Answers the exchanges of a server."""
@@ -84,6 +88,16 @@ class ExchangeJob(Job):
 
     def is_gone(self) -> bool:
         return self.exchange.is_gone()
+
+    def is_drawn(self) -> bool:
+        return self.exchange.headers.get(CANARY_HEADER) != b"true"
+
+    def move(self, to: object) -> None:
+        assert isinstance(to, Served)
+        self.served = to
+
+    def source(self) -> Source | None:
+        return self.exchange.source()
 
     def trace_context(self) -> tuple[bytes | None, bytes | None]:
         return trace_context(self.exchange.headers)
@@ -188,7 +202,7 @@ def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes |
 def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
     """Answer that there is no result, and count the reason."""
     status, why = STATUS[refusal.reason]
-    served.refused(refusal.reason.value, status)
+    served.refused(refusal.reason, status)
     more = b""
     if status in (429, 503):
         more = b"retry-after: %d\r\n" % retry_after(refusal.retry_seconds)
@@ -237,12 +251,22 @@ class App:
         """token: Required from clients; open_pages: Also shown without it."""
         self.models = models
         self.ready = self.draining = False
+        #: A batch that is overdue after so many seconds makes the server not ready, or not live.
+        self.overdue_seconds, self.stuck_seconds = 30.0, 120.0
         self._engine = models.engine
         self.token = token
         self._pages, self._open_pages = pages, open_pages
         self._unnamed = values.counter(metrics.REJECTED, "", "not_found")
         self._unauthorized = values.counter(metrics.REJECTED, "", "unauthorized")
-        values.gauge(metrics.READY, lambda: float(self.ready))
+        values.gauge(metrics.READY, lambda: float(self.ready and not self.overdue()))
+
+    def overdue(self) -> dict[str, float]:
+        """Models with a batch that does not end, because of which the server is not ready."""
+        return self._engine.stuck(self.overdue_seconds)
+
+    def stuck(self) -> dict[str, float]:
+        """Models with a batch that does not end, because of which the server must be restarted."""
+        return self._engine.stuck(self.stuck_seconds)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer, now or when the result is there. Never raises."""
@@ -284,13 +308,27 @@ class App:
         if rest == [b"infer"]:
             self._infer(exchange, served, plain=False)
         elif rest == [b"ready"]:
-            exchange.answer(200 if self.ready else 503, [b""])
+            stuck = {name: age for name, age in self.overdue().items() if name == served.model.name}
+            self._answer_health(exchange, self.ready, stuck)
         elif not rest:
             exchange.answer(200, [_encode(description.metadata(served, self.models))])
+        elif rest == [b"canary", b"abort"]:
+            self._abort_canary(exchange, served.model.name)
         elif rest == [b"config"]:
             exchange.answer(200, [_encode(description.configuration(served))])
         else:
             self._not_found(exchange)
+
+    def _abort_canary(self, exchange: Exchange, name: str) -> None:
+        if exchange.method != b"POST":
+            fail(exchange, 405, "end a canary by POST.", more=b"allow: POST\r\n")
+        elif self.token is None:
+            fail(exchange, 403, "this needs a token: start the server with --token-file.")
+        elif (version := self.models.take_back(name)) is None:
+            fail(exchange, 409, f"{name} has no canary.")
+        else:
+            self.models.say(f"{name} {version}: canary taken back on request")
+            exchange.answer(200, [_encode({"name": name, "aborted": version})])
 
     def find_version(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
         """The version that a request addresses. Raises InvalidRequestError if there is none."""
@@ -330,7 +368,7 @@ class App:
                 context, arrived = trace_context(exchange.headers), exchange.arrived
                 self._engine.traces.refused(served.model, context, arrived, refusal.reason)
         except InvalidRequestError as error:
-            served.refused("invalid", error.status)
+            served.invalid(error.status)
             raise
         if refusal is None:
             refusal = self._engine.submit(served.lanes[rows.sizes], job)
@@ -351,11 +389,18 @@ class App:
 
     def _health(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/v2/health/live":
-            exchange.answer(200, [b""])
+            self._answer_health(exchange, True, self.stuck())
         elif path == b"/v2/health/ready":
-            exchange.answer(200 if self.ready else 503, [b""])
+            self._answer_health(exchange, self.ready, self.overdue())
         else:
             self._not_found(exchange)
+
+    def _answer_health(self, exchange: Exchange, is_well: bool, stuck: dict[str, float]) -> None:
+        if stuck:
+            ages = (f"a batch of {name} has run for {age:.0f} s" for name, age in stuck.items())
+            fail(exchange, 503, f"{', '.join(ages)}.")
+        else:
+            exchange.answer(200 if is_well else 503, [b""])
 
     def _other(self, exchange: Exchange, path: bytes) -> None:
         if exchange.method not in (b"GET", b"HEAD"):

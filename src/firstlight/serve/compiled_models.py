@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import time
@@ -23,10 +24,18 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Input, Model
 from firstlight.serve.program_text import Traits, traits_of
 from firstlight.serve.row_probe import Probe
-from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
+from firstlight.serve.signature import (
+    Signature,
+    Sizes,
+    Tensor,
+    declared_inputs,
+    signature_of,
+)
 
 #: A bucket is timed by so many runs, or by those that fit into so many seconds.
 _MAX_RUNS, _MAX_SECONDS = 50, 0.02
+#: Numbers of each parameter that tell whether it has changed.
+_SAMPLED = 65_536
 #: For trying whether rows affect each other.
 _PROBE_SECONDS = 0.5
 _ALIGNMENT, _LARGE = 64, 2**17
@@ -60,6 +69,7 @@ class Loaded:
     lanes: Mapping[Sizes, tuple[Bucket, ...]]
     memory_bytes: int
     wide: bool
+    digest: str = ""  # of the program and everything declared with it; see `digest_of`
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -110,8 +120,12 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
         except FirstlightError as error:
             raise LoadError(f"model {model.name!r}: {error}") from None
         except Exception as error:
-            form = "" if model.batched else (
-                "\nIts function gets one row, without a batch axis; with batched=True, a batch."
+            form = (
+                ""
+                if model.batched
+                else (
+                    "\nIts function gets one row, without a batch axis; with batched=True, a batch."
+                )
             )
             raise LoadError(
                 f"model {model.name!r} cannot be compiled: {_described(error)}{form}"
@@ -122,7 +136,7 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     given = _on_host(model)
     abstract = jax.eval_shape(lambda *leaves: leaves, *given)
     key = kept_programs.key_of(model, abstract, wide)
-    signature, executables = _kept(model, abstract, key) or _compiled(
+    signature, executables = _kept(model, abstract, watch, key) or _compiled(
         model, abstract, watch, wide, key
     )
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
@@ -141,11 +155,43 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
             )
         )
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
-    loaded = Loaded(model, signature, parameters, frozen, needed, wide)
+    digest = _digest(model, signature, abstract, given)
+    loaded = Loaded(model, signature, parameters, frozen, needed, wide, digest)
     if signature.rows_may_meet:
         more = partial(_one_more, model, abstract, signature)
         require_independent_rows(loaded, next(iter(executables.values())).traits, more)
     return loaded
+
+
+def digest_of(model: Model, watch: CompileWatch) -> str:
+    """The digest that a model would have if it were loaded; it is traced, but not compiled."""
+    wide = model.x64 or _has_64_bit_inputs(model)
+    with watch.preparing(), precision_scope(wide):
+        given = _on_host(model)
+        abstract = jax.eval_shape(lambda *leaves: leaves, *given)
+        signature = None if model.program is not None else signature_of(model, abstract)
+        return _digest(model, signature, abstract, given)
+
+
+def _digest(model: Model, signature: Signature | None, abstract: Any, given: Any) -> str:
+    """A hash of what answers depend on: program, parameters and options."""
+    found = hashlib.sha256()
+    if model.program is not None:
+        found.update(model.program.encode())
+    elif signature is not None:
+        program: Any = signature.function
+        structs = signature.structs(model.buckets[0], signature.lanes[0])
+        found.update(program.lower(*abstract, *structs).as_text().encode())
+    for leaf in jax.tree.leaves(given):
+        array = np.asarray(leaf).ravel()
+        found.update(repr((np.shape(leaf), str(array.dtype))).encode())
+        # A sample: weights that were trained again differ nearly everywhere.
+        found.update(array[:: max(1, array.size // _SAMPLED)].tobytes())
+    options = (tuple(model.buckets), sorted(model.axes.items()), model.deadline_seconds)
+    tensors = declared_inputs(model)[0]
+    defaults = [None if t.default is None else t.default.tolist() for t in tensors]
+    found.update(repr((*options, model.queue_rows, tensors, defaults)).encode())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -162,7 +208,9 @@ class _Executable:
 _Executables = dict[tuple[Sizes, int], _Executable]
 
 
-def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Executables] | None:
+def _kept(
+    model: Model, abstract: Any, watch: CompileWatch, key: str | None
+) -> tuple[Signature, _Executables] | None:
     """Stored executables of a named program."""
     kept = None if key is None else kept_programs.find(key)
     if kept is None:
@@ -171,6 +219,7 @@ def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Exe
     calls = kept_programs.loaded(kept, abstract, signature)
     if calls is None:
         return None
+    watch.loaded_by_name(len(calls))
     seconds = (time.perf_counter() - begin) / len(calls)
     return signature, {
         (one.sizes, one.rows): _Executable(

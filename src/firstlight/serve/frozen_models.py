@@ -57,6 +57,7 @@ class FrozenModel(Model):
     """A model whose executables are in a file; made by `frozen`."""
 
     opened: Opened = field(default=None, repr=False)  # type: ignore[assignment]
+    digest: str = ""  # of the file
 
 
 def is_frozen(path: Path) -> bool:
@@ -110,11 +111,18 @@ def frozen(
             Input(tensor.dtype.name)  # a type that the protocol has
     except DeclarationError as error:
         raise DeclarationError(f"{where}: {artifact.function}: {error}") from None
-    options.setdefault("version", hashlib.sha256(body).hexdigest()[:12])
+    digest = hashlib.sha256(body).hexdigest()
+    options.setdefault("version", digest[:12])
     options.setdefault("about", f"{artifact.function}, frozen.")
     buckets = tuple(program.batch.rows if program.batch else 1 for program in programs)
     return FrozenModel(
-        _function(given), inputs, name or where.stem, buckets=buckets, opened=given, **options
+        _function(given),
+        inputs,
+        name or where.stem,
+        buckets=buckets,
+        opened=given,
+        digest=digest,
+        **options,
     )
 
 
@@ -275,7 +283,7 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
     with precision_scope(wide):
         made = [_bucket(kind, given, signature, p, placed) for p in given.programs]
         buckets = tuple(bucket for bucket, _ in made)
-        loaded = Loaded(model, signature, (), {(): buckets}, needed, wide)
+        loaded = Loaded(model, signature, (), {(): buckets}, needed, wide, model.digest)
         try:
             require_independent_rows(loaded, made[0][1])
         except LoadError as error:

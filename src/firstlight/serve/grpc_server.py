@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -27,9 +28,9 @@ from firstlight.serve.app import (
     has_token,
     retry_after,
 )
-from firstlight.serve.engine import Job, Refusal, Result
 from firstlight.serve.grpc_messages import SERVICE, message
 from firstlight.serve.http_server import AddressError, Limits, address
+from firstlight.serve.jobs import Job, Refusal, Result, Source
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
@@ -73,7 +74,7 @@ class _RefusedError(InvalidRequestError):
         status, why = STATUS[refusal.reason]
         super().__init__(f"{served.model.name}: {why}.", status)
         self.retry_seconds = refusal.retry_seconds
-        served.refused(refusal.reason.value, status)
+        served.refused(refusal.reason, status)
 
 
 class _Call(Exchange):
@@ -82,10 +83,20 @@ class _Call(Exchange):
     def __init__(self, context: Any) -> None:
         self.arrived = time.perf_counter()
         self.remaining_seconds: float | None = context.time_remaining()
+        self._source = _source_of(context.peer())
         self.headers = {
             key.encode(): value if isinstance(value, bytes) else value.encode()
             for key, value in context.invocation_metadata() or ()
         }
+
+    def source(self) -> Source:
+        return self._source
+
+
+@lru_cache(1024)
+def _source_of(_: str) -> Source:
+    """The same for all calls from an address."""
+    return Source()
 
 
 class _Inference(ExchangeJob):
@@ -104,7 +115,7 @@ class _Inference(ExchangeJob):
         if not self.outcome.done():
             self.outcome.set_result(outcome)
         elif isinstance(outcome, Refusal):  # the client's deadline has ended the call already
-            self.served.refused(outcome.reason.value, STATUS[outcome.reason][0])
+            self.served.refused(outcome.reason, STATUS[outcome.reason][0])
 
 
 class GrpcServer:
@@ -204,10 +215,10 @@ class GrpcServer:
         return handle
 
     async def _live(self, _: bytes, __: _Call) -> Any:
-        return message("ServerLiveResponse")(live=True)
+        return message("ServerLiveResponse")(live=not self._app.stuck())
 
     async def _ready(self, _: bytes, __: _Call) -> Any:
-        return message("ServerReadyResponse")(ready=self._app.ready)
+        return message("ServerReadyResponse")(ready=self._app.ready and not self._app.overdue())
 
     async def _server_metadata(self, _: bytes, __: _Call) -> Any:
         about = {**description.server(), "extensions": []}
@@ -216,7 +227,8 @@ class GrpcServer:
     async def _model_ready(self, body: bytes, call: _Call) -> Any:
         asked = _parsed(message("ModelReadyRequest"), body)
         self._served(call, asked.name, asked.version)
-        return message("ModelReadyResponse")(ready=self._app.ready)
+        is_ready = self._app.ready and asked.name not in self._app.overdue()
+        return message("ModelReadyResponse")(ready=is_ready)
 
     async def _model_metadata(self, body: bytes, call: _Call) -> Any:
         asked = _parsed(message("ModelMetadataRequest"), body)
@@ -244,13 +256,14 @@ class GrpcServer:
             rows, wanted = _rows(request, served), _wanted(request, served)
             deadline = call.arrived + _seconds(request, served, call)
         except InvalidRequestError as error:
-            served.refused("invalid", error.status)
+            served.invalid(error.status)
             raise
         job = _Inference(rows, deadline, call, served)
         refusal = self._app.models.engine.submit(served.lanes[rows.sizes], job)
         outcome = refusal if refusal is not None else await job.outcome
         if isinstance(outcome, Refusal):
-            raise _RefusedError(served, outcome)
+            raise _RefusedError(job.served, outcome)
+        served = job.served  # if a canary was ended meanwhile, the current version
         answer = _answer(request, served, wanted, job, outcome)
         served.answered(outcome.batch.cold, call.arrived)
         return answer

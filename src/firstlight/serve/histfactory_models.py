@@ -20,8 +20,8 @@ from firstlight.histfactory.internal_order import data_vector
 from firstlight.histfactory.programs import compiler_options
 from firstlight.serve.declaration import Input, Model
 
-#: A batch of fits takes as many steps as its slowest fit, so fits have few batch sizes, and on a CPU
-#: they run one after another.
+#: A batch of fits takes as many steps as its slowest fit, so fits have few batch sizes, and run one
+#: after another on a CPU.
 NLL_BUCKETS, FIT_BUCKETS = (1, 8, 64, 512), (1, 16)
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from firstlight.serve.compiled_models import Loaded
-from firstlight.serve.engine import Result
+from firstlight.serve.jobs import Result
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
     Array,

@@ -19,6 +19,7 @@ import msgspec
 from firstlight.errors import FirstlightError
 from firstlight.serve.app import JSON, Exchange, Handler
 from firstlight.serve.compiled_models import aligned_bytes
+from firstlight.serve.jobs import Source
 
 _HEADS = {
     status.value: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, status.phrase.encode())
@@ -112,6 +113,9 @@ class Request(Exchange):
     def is_gone(self) -> bool:
         return self.connection.transport is None
 
+    def source(self) -> Source:
+        return self.connection.source
+
     def answer(
         self, status: int, parts: list[Any], content_type: bytes = JSON, more: bytes = b""
     ) -> None:
@@ -128,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self.server, self.app, self.limits = server, server.app, server.limits
         self.transport: Any = None
+        self.source = Source()
         self.parser = httptools.HttpRequestParser(self)
         self.request: Request | None = None  # being received
         self.answering = False

@@ -64,7 +64,13 @@ def key_of(model: Model, abstract: object, wide: bool) -> str | None:
     device = jax.devices()[0]
     parts = (
         *(_FORM, model.program, model.name, wide, model.compiler_options),
-        *(model.batched, model.in_turn, tuple(model.buckets), sorted(model.axes.items()), declared_inputs(model)[0]),
+        *(
+            model.batched,
+            model.in_turn,
+            tuple(model.buckets),
+            sorted(model.axes.items()),
+            declared_inputs(model)[0],
+        ),
         *(str(tree), [(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
         *(device.device_kind, len(jax.devices()), device.client.platform_version),
         *(os.environ.get("XLA_FLAGS"), jax.config.jax_default_matmul_precision),

@@ -21,8 +21,8 @@ import numpy as np
 
 from firstlight.serve.app import JSON, App, Exchange, ExchangeJob, fail, refuse
 from firstlight.serve.compiled_models import Arrays, rows_for_xla
-from firstlight.serve.engine import Refusal, Result
 from firstlight.serve.http_server import Limits
+from firstlight.serve.jobs import Refusal, Result
 from firstlight.serve.models import Served
 from firstlight.serve.reader_messages import (
     Again,

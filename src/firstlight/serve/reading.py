@@ -25,8 +25,8 @@ from firstlight.serve.app import (
     timeout_of,
 )
 from firstlight.serve.compiled_models import Loaded
-from firstlight.serve.engine import Outputs, Result
 from firstlight.serve.http_formats import ParsedRequest
+from firstlight.serve.jobs import Outputs, Result
 from firstlight.serve.models import Deployment, Endpoint
 from firstlight.serve.reader_messages import (
     Again,

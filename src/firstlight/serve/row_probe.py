@@ -7,6 +7,7 @@ not found: a function of one row, which the server vectorizes, needs no probe.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,14 +23,16 @@ Arrays = list[Array]
 Run = Callable[[Arrays], Arrays]
 
 #: Each round tries every size once. More rounds follow while they take little time.
-_MIN_ROUNDS, _MAX_ROUNDS = 6, 24
+_MIN_ROUNDS, _MAX_ROUNDS = 8, 24
 _SECONDS = 0.5
 #: Differences allowed, in units of the rounding error: with other values in the same place of the
 #: same program, and with another place or program.
 _SAME_PLACE, _ELSEWHERE = 100, 1000
 _MAX_TOLERANCE = 0.05
+#: Kinds of other rows: copies, random ones, and six extreme values.
+_TURNS = 8
 #: A result may change by so many times what rounding errors of its row change.
-_CONDITION = 16
+_CONDITION, _NUDGES = 16, 8
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Probe:
         self._shapes = [tensor.sized(named) for tensor in signature.inputs]
         self._draw = np.random.default_rng(seed)
         self._smallest = min(runs)
+        self._turns = itertools.cycle(range(_TURNS))
         self.error: Exception | None = None  # the last one, if no row could be tried
 
     def mixing(self, seconds: float = _SECONDS) -> Mixing | None:
@@ -90,9 +94,11 @@ class Probe:
 
     def _tried(self, size: int) -> Mixing | None:
         position = int(self._draw.integers(size))
-        row, first, second = self._rows(1), self._others(size), self._others(size)
-        for others in (first, second):
-            _put(others, position, row)
+        row = self._rows(1)
+        first, second = (
+            self._among(self._rows(size), position, row),
+            self._unlike(size, position, row),
+        )
         run = self._runs[size]
         a, b = _at(run(first), position), _at(run(second), position)
         if self._differs(a, b, _SAME_PLACE) is not None:
@@ -103,9 +109,8 @@ class Probe:
         if self._moved(size, position, row, a) is None:
             return None
         # Again with another row: a rounding error may have crossed a threshold.
-        row, others = self._rows(1), self._others(size)
-        _put(others, position, row)
-        a = _at(run(others), position)
+        row = self._rows(1)
+        a = _at(run(self._among(self._rows(size), position, row)), position)
         if (moved := self._moved(size, position, row, a)) is None:
             return None
         output, alone = moved
@@ -119,7 +124,7 @@ class Probe:
         if self._differs(found, alone, _ELSEWHERE) is None:
             return None
         noise = [np.zeros(np.shape(leaf)) for leaf in alone]
-        for _ in range(3):
+        for _ in range(_NUDGES):
             with np.errstate(all="ignore"):
                 near = self._alone([self._nudged(array) for array in row])
                 changes = [abs(_wide(x) - _wide(y)) for x, y in zip(near, alone, strict=True)]
@@ -137,7 +142,8 @@ class Probe:
             return array
         signs = self._draw.choice([-1.0, 1.0], array.shape)
         nudged = array.astype(np.float64) * (1 + 2 * self._traits.epsilon * signs)
-        return nudged.astype(array.dtype)
+        near: Array = nudged.astype(array.dtype)
+        return near
 
     def _differs(
         self, found: Arrays, wanted: Arrays, units: int, noise: Arrays | None = None
@@ -171,14 +177,22 @@ class Probe:
         )
         return Mixing(tensor.name, position, size, given, values[0], f"{values[1]} {where}")
 
-    def _others(self, rows: int) -> Arrays:
-        """Random rows; sometimes the extreme values of their types, unless a loop may not end."""
-        if self._traits.may_not_end or self._draw.random() < 0.75:
-            return self._rows(rows)
-        return [
-            np.full((rows, *shape), self._draw.choice(_extremes(tensor.dtype)), tensor.dtype)
-            for tensor, shape in zip(self._signature.inputs, self._shapes, strict=True)
-        ]
+    def _unlike(self, size: int, position: int, row: Arrays) -> Arrays:
+        """A row among random others, copies of itself, or an extreme value, in turns."""
+        turn = next(self._turns)
+        if turn == 0:
+            return [np.repeat(array, size, axis=0) for array in row]
+        others = self._rows(size)
+        if turn > 1 and not self._traits.may_not_end:
+            for array in others:
+                extremes = _extremes(array.dtype)
+                array[...] = extremes[turn % len(extremes)]
+        return self._among(others, position, row)
+
+    def _among(self, others: Arrays, position: int, row: Arrays) -> Arrays:
+        for array, part in zip(others, row, strict=True):
+            array[position] = part[0]
+        return others
 
     def _rows(self, rows: int) -> Arrays:
         return [
@@ -190,17 +204,18 @@ class Probe:
 def _random(
     tensor: Tensor, shape: tuple[int, ...], draw: np.random.Generator, gentle: bool
 ) -> Array:
-    """Random values of a type; gentle: small ones, for which most loops end soon."""
+    """Random values of a type; gentle: small ones, for which most loops end."""
     dtype = tensor.dtype
     if dtype.kind == "b":
-        return draw.random(shape) < draw.choice([0.1, 0.5, 0.9])
+        flags: Array = draw.random(shape) < draw.choice([0.1, 0.5, 0.9])
+        return flags
     if dtype.kind in "iu":
         return _integers(dtype, shape, draw, gentle)
     if tensor.default is not None and draw.random() < 0.5:
         near = tensor.default.astype(np.float64) * (1 + 0.1 * draw.normal(size=shape))
         return near.astype(dtype)
     if gentle or draw.random() < 0.3:
-        values = draw.random(shape)
+        values = draw.random(shape) * draw.choice([1.0, 1.0, 30.0, 1e3])
     else:
         powers = [1e-3, 1.0, 1.0, 30.0, 1e3, float(_largest(dtype)) ** 0.5]
         values = draw.normal(size=shape) * draw.choice(powers)
@@ -208,7 +223,8 @@ def _random(
         # Positive definite: other matrices have no Cholesky factor.
         values = values @ np.swapaxes(values, -1, -2) + np.eye(shape[-1]) * abs(values).max()
     largest = float(_largest(dtype))
-    return np.clip(values, -largest, largest).astype(dtype)
+    numbers: Array = np.clip(values, -largest, largest).astype(dtype)
+    return numbers
 
 
 def _integers(
@@ -236,12 +252,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
         return float(np.finfo(dtype).max)
     import ml_dtypes  # of bfloat16
 
-    return float(ml_dtypes.finfo(dtype).max)
-
-
-def _put(arrays: Arrays, position: int, row: Arrays) -> None:
-    for array, part in zip(arrays, row, strict=True):
-        array[position] = part[0]
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 def _at(outputs: Arrays, position: int) -> Arrays:

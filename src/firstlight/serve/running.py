@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +24,15 @@ from firstlight.present.quantities import counted
 from firstlight.serve import description, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.compiled_models import Loaded, load
+from firstlight.serve.compiled_models import Loaded, digest_of, load
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
-from firstlight.serve.models import Models
+from firstlight.serve.models import Change, Models
 from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse
+from firstlight.serve.signature import described
 from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
 from firstlight.telemetry.otlp import export_where_asked
@@ -51,6 +53,8 @@ class Settings:
     token: bytes | None = None
     max_bytes: int | None = None  # memory limit per model
     drain_seconds: float = 30.0
+    overdue_seconds: float = 30.0  # after which a batch that does not end makes it not ready
+    stuck_seconds: float = 120.0  # and not live
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
     otlp: Sampled | None = None  # destination of traces
@@ -68,8 +72,8 @@ class Service:
         self.watch = CompileWatch(self.values)
         on_cpu = _is_on_cpu(settings)
         # While an accelerator computes, the next batch is prepared; a CPU gains nothing from that.
-        compiled = self.watch.request_path
-        self.engine = Engine(self.values, lambda: int(compiled.value), slots=1 if on_cpu else 2)
+        compiles = self.watch.compiles_in_batches
+        self.engine = Engine(self.values, compiles, lane_slots=1 if on_cpu else 2)
         self.models = Models(self.engine, self.values, random.random)
         self.metrics_text = Exporter(self.values).text
         pages = {
@@ -79,6 +83,8 @@ class Service:
         }
         locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
         self.app = App(self.models, self.values, settings.token, pages, locked)
+        self.app.overdue_seconds = settings.overdue_seconds
+        self.app.stuck_seconds = settings.stuck_seconds
         if settings.otlp is not None:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
@@ -113,6 +119,11 @@ class Service:
         self.grpc = GrpcServer(self.app, self.settings.limits)
         bound = await self.grpc.listen(host, port)
         return address(host, bound)
+
+    def declared(self, declare: Callable[[], Sequence[Model]]) -> list[Model]:
+        """The models of the files. What these compute when they are imported is preparation."""
+        with self.watch.preparing():
+            return list(declare())
 
     def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
         """Load models. Slow; may run on any thread."""
@@ -185,12 +196,13 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    service.models.say = say
     loop.add_signal_handler(signal.SIGHUP, _Reloading(service, declare, say).ask)
     # Runbooks send SIGUSR2, which would end a process without a handler.
     profiles = Profiles("firstlight-profiles", ())
     loop.add_signal_handler(signal.SIGUSR2, profiles.take_on_signal, 5.0)
     preparing: asyncio.Future[list[Loaded]] = loop.run_in_executor(
-        None, lambda: service.prepare(declare())
+        None, lambda: service.prepare(service.declared(declare))
     )
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     waited_for: list[asyncio.Future[Any]] = [preparing, stopping]
@@ -207,6 +219,7 @@ async def serve(
                 await service.readers.show()
             report(loaded, service.startup_seconds, say)
             await stopping
+            _end_within(settings.drain_seconds + 1)
             say(DRAINING)
             left = await service.drain(listener)
             still_open = f", with {counted(left, 'connection')} still open" if left else ""
@@ -223,7 +236,18 @@ async def serve(
         if service.engine.traces is not None:
             service.engine.traces.close()
         service.watch.close()
+    if service.engine.is_computing:
+        # XLA would wait for the batch when the interpreter exits, and it may never end.
+        sys.stdout.flush()
+        os._exit(0)
     return 0
+
+
+def _end_within(seconds: float) -> None:
+    """End this process after so many seconds at the latest, whatever its threads do."""
+    timer = threading.Timer(seconds - 0.2, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _listening(loop: Any, service: Service, settings: Settings, say: Say) -> Any:
@@ -255,31 +279,76 @@ class _Reloading:
             self._task = asyncio.get_running_loop().create_task(self._reload())
 
     async def _reload(self) -> None:
-        service, begin = self._service, time.perf_counter()
+        service, begin, models = self._service, time.perf_counter(), self._service.models
         loop = asyncio.get_running_loop()
         try:
-            declared = await loop.run_in_executor(None, lambda: list(self._declare()))
-            new = [model for model in declared if self._is_new(model)]
+            declared = await loop.run_in_executor(None, lambda: service.declared(self._declare))
+            changes = [(model, models.change_of(model)) for model in declared]
+            new = [model for model, change in changes if change is Change.NEW]
             loaded = await loop.run_in_executor(None, lambda: service.prepare(new))
+            edited = await loop.run_in_executor(None, lambda: self._edited(declared))
         except FirstlightError as error:
             self._say(f"reload failed, the old versions stay: {error}")
             return
         await rehearse(loaded)
         for one in loaded:
-            service.models.put(one, one.model.canary_share)
+            self._say_other_format(one)
+            models.put(one, one.model.canary_share)
             service.deploys.open(one.model.name)
+        for line in models.settle(declared):
+            self._say(f"reload: {line}")
+        for model, change in changes:
+            if change is Change.TAKEN_BACK:
+                self._say(
+                    f"reload: {model.name} {model.version} was taken back and is not loaded again: "
+                    "give what you have repaired another version"
+                )
+        for name, version in edited:
+            self._say(
+                f"reload: {name} has changed but is still version {version}, so what was loaded "
+                "before keeps answering: give it another version"
+            )
         if service.readers is not None:
             await service.readers.show()
-        report(loaded, time.perf_counter() - begin, self._say)
+        if loaded:
+            report(loaded, time.perf_counter() - begin, self._say)
+        else:
+            self._say("reloaded: no new version")
+        gc.collect()  # modules and programs of the old versions, which are full of cycles
 
-    def _is_new(self, model: Model) -> bool:
-        """Whether a version is not served yet, or only as a canary that is to be promoted."""
-        name = self._service.models.names.get(model.name)
-        if name is None:
-            return True
-        if model.canary_share is None:
-            return name.current.model.version != model.version
-        return name.canary is None or name.canary.model.version != model.version
+    def _edited(self, declared: Sequence[Model]) -> list[tuple[str, str]]:
+        """Models that differ from what is served as the same version."""
+        found = []
+        for model in declared:
+            deployment = self._service.models.names.get(model.name)
+            for _, served in deployment.versions() if deployment else ():
+                if served.model.version != model.version:
+                    continue
+                if _digest_or_error(model, self._service.watch) != served.loaded.digest:
+                    found.append((model.name, model.version))
+        return found
+
+    def _say_other_format(self, new: Loaded) -> None:
+        """Name inputs and outputs that differ from those of the version that is replaced."""
+        deployment = self._service.models.names.get(new.model.name)
+        if deployment is None:
+            return
+        before, after = described(deployment.current.loaded.signature), described(new.signature)
+        for what in before:
+            if before[what] != after[what]:
+                self._say(
+                    f"reload: {new.model.name} {new.model.version} has other {what}: "
+                    f"{', '.join(after[what])} instead of {', '.join(before[what])}"
+                )
+
+
+def _digest_or_error(model: Model, watch: CompileWatch) -> str:
+    if isinstance(model, FrozenModel):
+        return model.digest
+    try:
+        return digest_of(model, watch)
+    except Exception as error:  # it could not be loaded, so it differs
+        return repr(error)
 
 
 def report(loaded: Sequence[Loaded], seconds: float, say: Say) -> None:

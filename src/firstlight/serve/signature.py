@@ -210,6 +210,18 @@ def _outputs(
     )
 
 
+def described(signature: Signature) -> dict[str, list[str]]:
+    """Inputs and outputs in words, such as "x float32 [16]"; equal for equal formats."""
+    return {
+        what: [
+            f"{t.name} {t.dtype.name} [{', '.join(map(str, t.shape))}]"
+            + (" (optional)" if t.default is not None else "")
+            for t in tensors
+        ]
+        for what, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }
+
+
 def _name(path: tuple[object, ...]) -> str:
     """The path of a leaf in its tree, written `a.b.0`."""
     parts = [str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path]
