@@ -13,6 +13,13 @@ from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.compiles import listen
 
 
+class _Here(threading.local):
+    """What is known of a thread."""
+
+    preparing = runs_batches = False
+    hits = compiles = 0
+
+
 class CompileWatch:
     """Counts compiles, and those that requests wait for.
 
@@ -29,7 +36,7 @@ class CompileWatch:
             "hit": values.counter(metrics.COMPILE_CACHE_REQUESTS, "hit"),
             "written": values.counter(metrics.COMPILE_CACHE_REQUESTS, "miss"),
         }
-        self._here = threading.local()
+        self._here = _Here()
         self._preparing, self._lock = 0, threading.Lock()
         self._stop: Callable[[], None] | None = None
         # A server of frozen functions may never import JAX.
@@ -41,12 +48,13 @@ class CompileWatch:
     @property
     def cache_hits(self) -> int:
         """The number of executables that this thread has loaded from the compilation cache."""
-        return getattr(self._here, "hits", 0)
+        return self._here.hits
 
     def compiles_in_batches(self) -> int:
         """The number of compiles of this thread so far; called by threads that run batches."""
-        self._here.runs_batches = True
-        return getattr(self._here, "compiles", 0)
+        here = self._here
+        here.runs_batches = True
+        return here.compiles
 
     def loaded_by_name(self, executables: int) -> None:
         """Count executables that were found in the cache without asking JAX."""
@@ -55,7 +63,7 @@ class CompileWatch:
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Compiles within the block are intended."""
-        before = getattr(self._here, "preparing", False)
+        before = self._here.preparing
         self._here.preparing = True
         self._count_preparing(1)
         try:
@@ -77,10 +85,10 @@ class CompileWatch:
         if stage is None:
             return
         self._durations[stage].observe(seconds)
-        if stage != "compile" or getattr(self._here, "preparing", False):
+        if stage != "compile" or self._here.preparing:
             return
-        self._here.compiles = getattr(self._here, "compiles", 0) + 1
-        if getattr(self._here, "runs_batches", False) or not self._preparing:
+        self._here.compiles += 1
+        if self._here.runs_batches or not self._preparing:
             self.request_path.add()
 
     def _happened(self, event: str, **_: object) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 LANES_IN_FLIGHT = 2
 #: An overdue batch that has run for so long no longer counts among the lanes in flight.
 _RELEASE_SECONDS = 1.0
+#: A program that takes the core from another one rarely keeps it for longer.
+_LONGEST_TURN = 0.02
 #: Deadlines are enforced by a timer, which is exact to so many seconds.
 _TICK_SECONDS = 0.005
 _LONGEST_TIMER = 3600.0
@@ -67,6 +69,7 @@ class Engine:
         self._busy_since: float | None = None  # end of the last batch, if the queue was not empty
         self._workers = Workers("firstlight-device")
         self._values = values
+        self._preemptions = _preemptions()  # at the last slow batch
         self._check_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self.traces: Traces | None = None
@@ -173,12 +176,12 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _may_run(self, lane: Lane, now: float) -> bool:
-        """Whether a batch of this lane may begin now."""
-        if not lane.has_work or lane.running >= self._lane_slots:
+        """Whether the next batch of this lane, which has work, may begin now."""
+        if lane.running >= self._lane_slots:
             return False
         if self._occupied >= self._slots and not lane.is_next_inline:
             return False
-        if now < (later := lane.waits_until(now)):
+        if now < lane.aside_until and now < (later := lane.waits_until()):
             self._check_by(later)
             return False
         return True
@@ -186,7 +189,9 @@ class Engine:
     def _dispatch(self) -> None:
         self._scheduled = False
         now = time.perf_counter()
-        waiting = [lane for lane in self._lanes if self._may_run(lane, now)]
+        waiting = [
+            lane for lane in self._lanes if (lane.queue or lane.again) and self._may_run(lane, now)
+        ]
         if not waiting:
             return
         lane = min(waiting, key=lambda lane: lane.device_seconds)
@@ -199,16 +204,14 @@ class Engine:
             self._start(batch)
         if lane.retired:
             self._forget_retired()
-        if len(waiting) > 1 or lane.has_work:
+        if len(waiting) > 1 or lane.queue or lane.again:
             self._wake()
 
     def _start(self, batch: Batch) -> None:
         lane = batch.lane
         if lane.is_inline(batch.bucket):
-            before = _preemptions()
             batch.run(self._compiles)
-            # While another program had the core, the batch was not what took long.
-            if batch.seconds > INLINE_SECONDS and _preemptions() == before:
+            if batch.seconds > INLINE_SECONDS and not self._may_have_lost_the_core(batch):
                 lane.was_slow_inline()
             self._finished(batch)
             return
@@ -226,6 +229,11 @@ class Engine:
 
         self._workers.run(run)
 
+    def _may_have_lost_the_core(self, batch: Batch) -> bool:
+        """Whether another program, rather than the batch, may be what took long."""
+        before, self._preemptions = self._preemptions, _preemptions()
+        return self._preemptions > before and batch.seconds < _LONGEST_TURN
+
     def _ended(self, batch: Batch) -> None:
         lane = batch.lane
         lane.running -= 1
@@ -234,6 +242,7 @@ class Engine:
             lane.released -= 1
         else:
             self._occupied -= 1
+            lane.usual_seconds += PACE_WEIGHT * (batch.seconds - lane.usual_seconds)
         if batch.seconds < INLINE_SECONDS:
             lane.was_fast_elsewhere()
         self._finished(batch)
@@ -286,9 +295,12 @@ class Engine:
 
     def _finished(self, batch: Batch) -> None:
         lane = batch.lane
-        lane.note(batch, time.perf_counter())
+        now = time.perf_counter()
+        lane.device_seconds += batch.seconds
+        if now < lane.aside_until:
+            lane.note(batch, now)
         if not batch.is_released:
-            self._update_pace(lane, batch.rows)
+            self._update_pace(lane, batch.rows, now)
         if batch.error is not None:
             self._failed(batch)
             return
@@ -309,9 +321,9 @@ class Engine:
         if self.traces is not None:
             self.traces.computed(batch)
 
-    def _update_pace(self, lane: Lane, rows: int) -> None:
+    def _update_pace(self, lane: Lane, rows: int, now: float) -> None:
         """Update seconds per row, overhead included; measured only while the queue is not empty."""
-        now, before = time.perf_counter(), self._busy_since
+        before = self._busy_since
         self._busy_since = now if any(other.queue for other in self._lanes) else None
         if before is not None:
             lane.row_seconds += PACE_WEIGHT * ((now - before) / rows - lane.row_seconds)
@@ -340,7 +352,7 @@ class Engine:
 
 
 def _preemptions() -> int:
-    """How often this thread has lost its core to another."""
+    """How often this thread has lost its core to another so far."""
     return getrusage(RUSAGE_THREAD).ru_nivcsw
 
 

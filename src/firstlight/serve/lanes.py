@@ -33,13 +33,15 @@ class Batch(Outputs):
     def __init__(self, lane: Lane, bucket: Bucket, jobs: list[Job], rows: int) -> None:
         super().__init__(lane.loaded.signature, [])
         self.lane, self.bucket, self.jobs, self.rows = lane, bucket, jobs, rows
-        self.began = time.perf_counter()
-        self.seconds = 0.0
+        self.began = self.seconds = 0.0
         self.compiles = 0  # on its thread while it ran
         self.error: Exception | None = None
         self.is_aside = self.is_released = False
-        #: It is overdue when it has run for so long.
-        self.limit = _OVERDUE * max(bucket.seconds, lane.usual_seconds)
+
+    @property
+    def limit(self) -> float:
+        """It is overdue when it has run for so many seconds."""
+        return _OVERDUE * max(self.bucket.seconds, self.lane.usual_seconds)
 
     def run(self, compiles: Callable[[], int]) -> None:
         """Compute the outputs, or keep the exception in `error`."""
@@ -82,7 +84,7 @@ class Lane:
         self.arm: Arm | None = None  # while a canary is compared with the current version
         self.running = self.released = 0  # batches on other threads; those of them overdue
         self._fast_batches_left, self._patience = 0, _FAST_BATCHES
-        self._aside_until = -math.inf  # until then, sources may be aside
+        self.aside_until = -math.inf  # until then, sources may be aside
         self._aside_credit = 0.0  # seconds on the device
         self._others_ended = -math.inf
         self.buckets = list(buckets)
@@ -151,7 +153,7 @@ class Lane:
                 return self.batch_of(jobs), []
         if not self.queue:
             return None, []
-        if now < self._aside_until:
+        if now < self.aside_until:
             return self._take_with_some_aside(now)
         return self._take(self.queue, now)
 
@@ -203,19 +205,14 @@ class Lane:
             return -math.inf
         return self._others_ended + self.usual_seconds / _ASIDE_SHARE
 
-    def waits_until(self, now: float) -> float:
+    def waits_until(self) -> float:
         """When the next batch may begin, as far as sources that are aside decide."""
-        if now >= self._aside_until or self.again or not self.queue:
+        if self.again:
             return -math.inf
         return self.aside_from() if all(map(is_aside, self.queue)) else -math.inf
 
     def note(self, batch: Batch, now: float) -> None:
-        """Learn from a batch that has ended."""
-        self.device_seconds += batch.seconds
-        if not batch.is_released:
-            self.usual_seconds += PACE_WEIGHT * (batch.seconds - self.usual_seconds)
-        if now >= self._aside_until:
-            return
+        """Account for a batch that has ended, while some sources may be aside."""
         if batch.is_aside:
             self._aside_credit -= batch.seconds
         else:
@@ -229,7 +226,7 @@ class Lane:
         """The model fails on this job alone."""
         if source := job.source():
             source.failed()
-            self._aside_until = now + _ASIDE_SECONDS
+            self.aside_until = now + _ASIDE_SECONDS
 
 
 def _cheapest(buckets: list[Bucket], rows: int) -> Bucket:
