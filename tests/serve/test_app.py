@@ -632,3 +632,24 @@ def test_metrics_do_not_grow_with_the_number_of_versions(direct: Client) -> None
     text = exported(direct)
     assert b'model="pair"' not in text
     assert direct.ask("/models/pair", {"x": [[1, 2]]}).status == 404
+
+
+def test_ready_lists_what_was_prepared_if_json_is_asked_for() -> None:
+    from firstlight.serve.rehearsal import rehearse
+
+    direct = Client()
+    loaded = pair_model()
+    direct.models.put(loaded)
+    direct.models.rehearsed |= asyncio.run(rehearse([loaded]))
+    path, json_wanted = "/v2/health/ready", {b"accept": b"application/json"}
+    assert direct.ask(path, method="GET").answered == b""
+    seen = direct.ask(path, method="GET", headers=json_wanted)
+    about = json.loads(seen.answered)
+    assert seen.status == 200 and about["ready"] is True
+    (model,) = about["models"]
+    assert (model["name"], model["version"], model["executables"]) == ("pair", "1", 2)
+    assert model["shapes"]["inputs"] == {"x": ["rows", 2], "n": ["rows"]}
+    assert model["preparation_seconds"] == 0 and model["rehearsal_seconds"] > 0
+    direct.app.ready = False
+    seen = direct.ask(path, method="GET", headers=json_wanted)
+    assert (seen.status, json.loads(seen.answered)["ready"]) == (503, False)

@@ -391,7 +391,12 @@ class App:
         if path == b"/v2/health/live":
             self._answer_health(exchange, True, self.stuck())
         elif path == b"/v2/health/ready":
-            self._answer_health(exchange, self.ready, self.overdue())
+            stuck = self.overdue()
+            if not stuck and exchange.headers.get(b"accept", b"").startswith(JSON):
+                about = description.readiness(self.models, self.ready)
+                exchange.answer(200 if self.ready else 503, [_encode(about)])
+            else:
+                self._answer_health(exchange, self.ready, stuck)
         else:
             self._not_found(exchange)
 

@@ -50,6 +50,26 @@ def configuration(served: Served) -> Plain:
     }  # fmt: skip
 
 
+def readiness(models: Models, is_ready: bool) -> Plain:
+    """What was prepared for each model before the server was ready."""
+    return {
+        "ready": is_ready,
+        "models": [
+            {
+                "name": served.model.name,
+                "version": served.model.version,
+                "executables": len(served.loaded.buckets),
+                "shapes": valid_shapes(served.loaded),
+                "preparation_seconds": sum(b.load_seconds for b in served.loaded.buckets),
+                "rehearsal_seconds": models.rehearsed.get(
+                    (served.model.name, served.model.version)
+                ),
+            }
+            for served in models.all_served()
+        ],
+    }
+
+
 def _tensor(tensor: Tensor) -> Plain:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.wire_shape}
 

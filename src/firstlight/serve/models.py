@@ -123,6 +123,8 @@ class Models:
     #: The paths of inference, and whether their format is plain JSON.
     paths: dict[bytes, tuple[Deployment[Served], bool]] = field(default_factory=dict)
     say: Callable[[str], None] = lambda _: None  # called when a canary is taken back
+    #: Median latency of the rehearsal, by name and version.
+    rehearsed: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def put(self, loaded: Loaded, canary_share: float | None = None) -> None:
         """Serve a loaded version: in place of all others, or beside the current one as a canary."""
@@ -232,6 +234,7 @@ class Models:
         """Requests in its queue are still answered."""
         self.engine.remove(old.lanes.values())
         name, version = old.model.name, old.model.version
+        self.rehearsed.pop((name, version), None)
         for role in ("current", "canary"):
             self.values.drop_gauge(metrics.MODEL_INFO, name, version, role)
         # A scrape may still want the last counts of one that has just ended, not those of all.

@@ -144,8 +144,8 @@ class Service:
         await while_any(lambda: self.connections, self.settings.drain_seconds)
         return self.connections
 
-    def begin_serving(self, loaded: Sequence[Loaded]) -> None:
-        """Start answering requests."""
+    async def begin_serving(self, loaded: Sequence[Loaded]) -> None:
+        """Rehearse, then start answering requests."""
         for one in loaded:
             self.models.put(one)
             self.deploys.open(one.model.name)
@@ -153,6 +153,7 @@ class Service:
         # Everything made until now stays, so the garbage collector need not traverse it again.
         gc.collect()
         gc.freeze()
+        self.models.rehearsed |= await rehearse(loaded)
         self.startup_seconds = time.time() - self._begin
         self.app.ready = True
 
@@ -213,8 +214,7 @@ async def serve(
             os._exit(0)  # a compile cannot be interrupted
         if not stop.is_set():
             loaded = await preparing
-            await rehearse(loaded)
-            service.begin_serving(loaded)
+            await service.begin_serving(loaded)
             if service.readers is not None:
                 await service.readers.show()
             report(loaded, service.startup_seconds, say)
@@ -291,11 +291,12 @@ class _Reloading:
             self._say(f"reload failed, the old versions stay: {error}")
             return
         _forget_traces([*loaded, *(served.loaded for served in models.all_served())])
-        await rehearse(loaded)
+        rehearsed = await rehearse(loaded)
         for one in loaded:
             self._say_other_format(one)
             models.put(one, one.model.canary_share)
             service.deploys.open(one.model.name)
+        models.rehearsed |= rehearsed
         for line in models.settle(declared):
             self._say(f"reload: {line}")
         for model, change in changes:
