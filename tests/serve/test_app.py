@@ -653,3 +653,21 @@ def test_ready_lists_what_was_prepared_if_json_is_asked_for() -> None:
     direct.app.ready = False
     seen = direct.ask(path, method="GET", headers=json_wanted)
     assert (seen.status, json.loads(seen.answered)["ready"]) == (503, False)
+
+
+def test_a_rehearsal_leaves_no_server_behind() -> None:
+    """A timer that it forgot would keep its server, once more after every reload."""
+    import gc
+
+    from firstlight.serve.http_server import Server
+    from firstlight.serve.rehearsal import rehearse
+
+    async def body() -> int:
+        await rehearse([pair_model()])
+        await asyncio.sleep(0.01)  # closing a connection takes a turn of the loop
+        gc.collect()
+        return sum(isinstance(thing, Server) for thing in gc.get_objects())
+
+    gc.collect()
+    before = sum(isinstance(thing, Server) for thing in gc.get_objects())
+    assert asyncio.run(body()) <= before

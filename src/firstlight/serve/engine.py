@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import resource
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from resource import RUSAGE_THREAD, getrusage
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 LANES_IN_FLIGHT = 2
 #: An overdue batch that has run for so long no longer counts among the lanes in flight.
 _RELEASE_SECONDS = 1.0
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 #: A program that takes the core from another one rarely keeps it for longer.
 _LONGEST_TURN = 0.02
 #: Deadlines are enforced by a timer, which is exact to so many seconds.
@@ -352,8 +353,8 @@ class Engine:
 
 
 def _preemptions() -> int:
-    """How often this thread has lost its core to another so far."""
-    return getrusage(RUSAGE_THREAD).ru_nivcsw
+    """How often this thread (the process, where threads are not counted) has lost its core."""
+    return resource.getrusage(_THREAD).ru_nivcsw
 
 
 def _count_nans(batch: Batch) -> np.ndarray[Any, Any] | None:

@@ -53,8 +53,7 @@ class Loopback:
         self.models = Models(self.engine, self.values, lambda: 1.0)
         app = App(self.models, self.values)
         app.ready = True
-        self._server = Server(app)
-        self._connection = Connection(self._server)
+        self._server, self._connection = Server(app), Connection(Server(app))
         self._connection.connection_made(_NullTransport())
 
     async def ask(self, request: bytes) -> None:
@@ -62,6 +61,10 @@ class Loopback:
         receive(self._connection, request)
         while not self.engine.idle:
             await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._server.close()
+        self.engine.close()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -133,7 +136,7 @@ async def rehearse(loaded: Sequence[Loaded]) -> dict[tuple[str, str], float]:
                 await client.ask(request)
                 seconds.append(time.perf_counter() - begin)
         medians[one.model.name, one.model.version] = statistics.median(seconds)
-    loopback.engine.close()
+    loopback.close()
     return medians
 
 
