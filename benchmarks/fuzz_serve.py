@@ -134,13 +134,12 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261116)
-    parser.add_argument("--readers", default="0", help="processes that read requests")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
         (folder / "app.py").write_text(APP)
         command = [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", str(port)]
-        command += ["--request-seconds", str(REQUEST_SECONDS), "--readers", options.readers]
+        command += ["--request-seconds", str(REQUEST_SECONDS)]
         with running("firstlight", command, port, "/models/pair", folder, BODY) as server:
             return fuzz(server, options.requests, options.seed)
 

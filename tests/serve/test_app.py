@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_serving import ReaderInMemory, SeenExchange, fake_loaded
+from fake_serving import SeenExchange, fake_loaded
 
 from firstlight.serve import Input, Model
 from firstlight.serve.app import App
@@ -51,21 +51,17 @@ class Client:
         self.draw: Callable[[], float] = lambda: 0.5
         self.models = Models(self.engine, self.values, self._drawn)
         self.app = App(self.models, self.values, token)
-        self._token = token
         self.app.ready = ready
 
     def _drawn(self) -> float:
         return self.draw()
-
-    async def handle(self, exchange: SeenExchange) -> None:
-        self.app.handle(exchange)
 
     def ask(self, path: str, body: Any = b"", **options: Any) -> SeenExchange:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         exchange = SeenExchange(path, data, arrived=time.perf_counter(), **options)
 
         async def asked() -> None:
-            await self.handle(exchange)
+            self.app.handle(exchange)
             while not self.engine.idle:
                 await asyncio.sleep(0)
 
@@ -77,21 +73,9 @@ class Client:
         return self.ask("/v2/models/pair/infer", {"inputs": list(tensors), **more})
 
 
-class ClientOfReader(Client):
-    """A client of a reader process, simulated in memory."""
-
-    async def handle(self, exchange: SeenExchange) -> None:
-        pair = ReaderInMemory(self.app, self._token, self._drawn)
-        await pair.set_up()
-        pair.reader.handle(exchange)
-
-
-both = pytest.mark.parametrize("kind", [Client, ClientOfReader])
-
-
-@pytest.fixture(params=[Client, ClientOfReader])
-def client(request: pytest.FixtureRequest) -> Client:
-    made: Client = request.param()
+@pytest.fixture
+def client() -> Client:
+    made = Client()
     made.models.put(pair_model())
     return made
 
@@ -263,9 +247,8 @@ def test_health_metadata_and_configuration_are_answered(client: Client) -> None:
     assert [bucket["rows"] for bucket in buckets] == [1, 4]
 
 
-@both
-def test_nothing_is_computed_before_the_server_is_ready(kind: type[Client]) -> None:
-    client = kind(ready=False)
+def test_nothing_is_computed_before_the_server_is_ready() -> None:
+    client = Client(ready=False)
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 503
     assert client.ask("/v2/models/pair/infer").status == 503
@@ -273,9 +256,8 @@ def test_nothing_is_computed_before_the_server_is_ready(kind: type[Client]) -> N
     assert client.infer(X).status == 503
 
 
-@both
-def test_a_token_is_needed_for_everything_but_health(kind: type[Client]) -> None:
-    client = kind(token=b"0123456789abcdef")
+def test_a_token_is_needed_for_everything_but_health() -> None:
+    client = Client(token=b"0123456789abcdef")
     client.models.put(pair_model())
     assert client.ask("/v2/health/ready", method="GET").status == 200
     for headers in (
@@ -291,11 +273,8 @@ def test_a_token_is_needed_for_everything_but_health(kind: type[Client]) -> None
     assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=right).status == 200
 
 
-@both
-def test_errors_of_a_model_reach_the_log_and_not_the_client(
-    kind: type[Client], capsys: Any
-) -> None:
-    client = kind()
+def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None:
+    client = Client()
 
     def broken(x: Any) -> Any:
         raise RuntimeError("/secret/path")

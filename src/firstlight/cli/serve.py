@@ -55,8 +55,6 @@ def add_to(commands: Commands) -> None:
         metavar="URL",
         help="send traces and metrics to this OpenTelemetry collector (http://HOST:4318)",
     )
-    add("--readers", type=between(0, 64), default=0, metavar="N",
-        help="processes that read requests (default: 0, the server reads them itself)")  # fmt: skip
     add("--token-file", metavar="FILE", help="the bearer token that clients must send")
     add(
         "--memory-limit", type=size, metavar="SIZE", help="refuse models that need more, such as 4G"
@@ -116,7 +114,6 @@ def handle(options: argparse.Namespace) -> int:
         grpc_port=options.grpc_port,
         otlp=_traces(options),
         with_jax=bool(options.hf) or need_jax(options.targets),
-        readers=options.readers,
     )
     if options.otlp:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too
@@ -128,8 +125,6 @@ def handle(options: argparse.Namespace) -> int:
 def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     if options.grpc_port is not None:
         options.parser.error("--on serves HTTP only, without --grpc-port")
-    if options.readers:
-        options.parser.error("--on has replicas instead of --readers")
     from firstlight.cluster.connection import parse, require_ray
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated

@@ -29,7 +29,6 @@ from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
 from firstlight.serve.models import Models
-from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
@@ -41,6 +40,7 @@ from firstlight.telemetry.watch.profiles import Profiles
 
 _SWITCH_SECONDS = 2e-4
 BACKLOG = 2048
+Say = Callable[[str], None]
 DRAINING = "draining: pending requests are answered, new ones are not accepted"
 
 
@@ -55,7 +55,6 @@ class Settings:
     grpc_port: int | None = None
     otlp: Sampled | None = None  # destination of traces
     with_jax: bool = True  # False: all models are frozen functions that run without it
-    readers: int = 0  # reader processes
 
 
 class Service:
@@ -83,7 +82,6 @@ class Service:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
         self.grpc: Any = None  # a GrpcServer
-        self.readers: Readers | None = None
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         if settings.with_jax:
@@ -95,9 +93,8 @@ class Service:
 
     @property
     def connections(self) -> int:
-        """Open connections of this process, plus reader processes that have not ended."""
-        readers = 0 if self.readers is None else len(self.readers.alive)
-        return len(self.server.connections) + readers
+        """Open connections."""
+        return len(self.server.connections)
 
     def _page(self) -> str:
         compiles = int(self.watch.request_path.value)
@@ -126,8 +123,6 @@ class Service:
         self.app.ready, self.app.draining = False, True
         listener.close()
         self.server.drain()
-        if self.readers is not None:
-            self.readers.drain()
         if self.grpc is not None:
             await self.grpc.drain(self.settings.drain_seconds)
         await while_any(lambda: self.connections, self.settings.drain_seconds)
@@ -179,7 +174,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     np.seterr(over="raise")  # inherited by everything that this task starts: see `as_array`
     service = Service(settings, begin)
-    listener = await _listening(loop, service, settings, say)
+    listener = await _listening(loop, service, settings)
     host, port = listener.sockets[0].getsockname()[:2]
     say(f"listening on http://{address(host, port)}, preparing models")
     if settings.grpc_port is not None:
@@ -205,8 +200,6 @@ async def serve(
             loaded = await preparing
             await rehearse(loaded)
             service.begin_serving(loaded)
-            if service.readers is not None:
-                await service.readers.show()
             report(loaded, service.startup_seconds, say)
             await stopping
             say(DRAINING)
@@ -220,25 +213,18 @@ async def serve(
             await service.grpc.drain(0)
         service.server.close()
         service.engine.close()
-        if service.readers is not None:
-            service.readers.end()
         if service.engine.traces is not None:
             service.engine.traces.close()
         service.watch.close()
     return 0
 
 
-async def _listening(loop: Any, service: Service, settings: Settings, say: Say) -> Any:
+async def _listening(loop: Any, service: Service, settings: Settings) -> Any:
     """The listener, an object with `sockets` and `close`."""
     try:
-        if not settings.readers:
-            return await loop.create_server(
-                service.server.connection, settings.host, settings.port, backlog=BACKLOG
-            )
-        readers = Readers(service.app, settings.readers, settings.token, settings.limits, say)
-        await readers.listen(settings.host, settings.port, BACKLOG)
-        service.readers = readers
-        return readers
+        return await loop.create_server(
+            service.server.connection, settings.host, settings.port, backlog=BACKLOG
+        )
     except OSError as error:
         raise AddressError(address(settings.host, settings.port), error=error) from None
 
@@ -270,8 +256,6 @@ class _Reloading:
         for one in loaded:
             service.models.put(one, one.model.canary_share)
             service.deploys.open(one.model.name)
-        if service.readers is not None:
-            await service.readers.show()
         report(loaded, time.perf_counter() - begin, self._say)
 
     def _is_new(self, model: Model) -> bool:
