@@ -61,7 +61,11 @@ class Client:
         exchange = SeenExchange(path, data, arrived=time.perf_counter(), **options)
 
         async def asked() -> None:
-            self.app.handle(exchange)
+            objection = self.app.objection(exchange)
+            if objection is None:
+                self.app.handle(exchange)
+            else:  # as the server does when the head is complete
+                exchange.answer(objection.status, [objection.message.encode()], b"", objection.more)
             while not self.engine.idle:
                 await asyncio.sleep(0)
 
@@ -217,7 +221,10 @@ def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client
     seen = client.ask("/models/pair", {"x": [[1, 2]]}, headers=impossible)
     assert seen.status == 429 and seen.more == b"retry-after: 1\r\n"
     assert client.infer(X, parameters={"timeout": 5_000_000}).status == 200
-    assert client.infer(X, parameters={"timeout": "soon"}).status == 400
+    assert client.infer(X, parameters={"timeout": 3_600_000_000}).status == 200
+    for given in ("soon", 0, -1, 1.5, True, 3_600_000_001, 10**30):
+        seen = client.infer(X, parameters={"timeout": given})
+        assert seen.status == 400 and b"timeout" in seen.answered
 
 
 def test_requests_are_refused_without_parsing_when_the_queue_is_full(client: Client) -> None:
@@ -268,9 +275,14 @@ def test_a_token_is_needed_for_everything_but_health() -> None:
         seen = client.ask("/v2/models/pair", method="GET", headers=headers)
         assert seen.status == 401 and b"www-authenticate: Bearer" in seen.more
         assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=headers).status == 401
-    right = {b"authorization": b"Bearer 0123456789abcdef"}
-    assert client.ask("/v2/models/pair", method="GET", headers=right).status == 200
-    assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=right).status == 200
+    for scheme in (b"Bearer", b"bearer", b"BEARER", b"Bearer "):
+        right = {b"authorization": scheme + b" 0123456789abcdef"}
+        assert client.ask("/v2/models/pair", method="GET", headers=right).status == 200
+        assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=right).status == 200
+    for wrong in (b"Basic 0123456789abcdef", b"0123456789abcdef", b"Bearer0123456789abcdef"):
+        assert client.ask("/v2", method="GET", headers={b"authorization": wrong}).status == 401
+    announced = {b"content-length": b"9"}  # nobody without the token may send a body
+    assert client.ask("/v2/health/ready", method="GET", headers=announced).status == 401
 
 
 def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None:
@@ -416,3 +428,25 @@ def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: An
     asyncio.run(asked())
     assert [exchange.status for exchange in exchanges] == [200, 500, 200]
     assert "unwritable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [[[]], [[], []]])
+def test_a_variable_axis_without_entries_is_answered_with_the_valid_ones(rows: Any) -> None:
+    client = Client()
+    inputs = (Tensor("x", np.dtype(np.float32), ("n",)),)
+    outputs = (Tensor("y", np.dtype(np.float32), ()),)
+
+    def call(x: Any) -> Any:
+        return [x.sum(axis=1)]
+
+    model = Model(call, {"x": Input("float32", ("n",))}, "total", axes={"n": (4,)}, buckets=(2,))
+    signature = Signature(inputs, outputs, {"n": (4,)}, call)
+    lanes = {(4,): (Bucket(2, (4,), call, 1e-5, 0.0, False),)}
+    client.models.put(Loaded(model, signature, (), lanes, 0, False))
+    assert client.ask("/models/total", {"x": [[1, 2, 3]]}).status == 200
+    seen = client.ask("/models/total", {"x": rows})
+    assert seen.status == 400 and json.loads(seen.answered)["valid"]["axes"] == {"n": [1, 4]}
+    as_protocol = {
+        "inputs": [{"name": "x", "shape": [len(rows), 0], "datatype": "FP32", "data": []}]
+    }
+    assert client.ask("/v2/models/total/infer", as_protocol).status == 400

@@ -122,6 +122,28 @@ def test_expired_and_cancelled_rows_are_dropped_before_dispatch(values: Values) 
     assert calls.rows[0] < 8 and count(values, metrics.ROWS) == 1
 
 
+def test_rows_of_clients_that_left_do_not_take_the_place_of_others(values: Values) -> None:
+    async def body() -> None:
+        engine = Engine(values)
+        loaded = fake_loaded(Calls(), {1: 1e-5, 4: 1e-5}, max_queue_rows=4)
+        (lane,) = engine.add(loaded).values()
+        left = [SeenJob([1.0]) for _ in range(8)]
+        assert not any(engine.submit(lane, job) for job in left)
+        late = SeenJob([2.0])
+        refused = engine.submit(lane, late)
+        assert refused is not None and refused.reason is Reason.QUEUE_FULL
+        for job in left:
+            job.gone = True
+            engine.departures += 1
+        assert engine.refusal_of([lane], None) is None
+        assert engine.submit(lane, late) is None
+        while not engine.idle:
+            await asyncio.sleep(0)
+        assert late.numbers == [4.0] and count(values, metrics.CANCELLED) == 8
+
+    asyncio.run(body())
+
+
 def test_a_poisoned_request_fails_alone(values: Values, capsys: Any) -> None:
     def strict(x: Any) -> Any:
         if (x == 13).any():

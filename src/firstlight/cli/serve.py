@@ -62,6 +62,8 @@ def add_to(commands: Commands) -> None:
     add("--max-body", type=size, metavar="SIZE", help="refuse larger requests (default: 64M)")
     about = "time limit for a request to arrive (default: 20)"
     add("--request-seconds", type=seconds, metavar="SECONDS", help=about)
+    about = "time limit for a client to take the next byte of its answer (default: 20)"
+    add("--write-seconds", type=seconds, metavar="SECONDS", help=about)
     about = "time limit for answering what has arrived, when stopped (default: 30)"
     add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
@@ -103,7 +105,11 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.serve.running import Settings, run
     from firstlight.serve.targets import declared, need_jax
 
-    given = {"body_bytes": options.max_body, "request_seconds": options.request_seconds}
+    given = {
+        "body_bytes": options.max_body,
+        "request_seconds": options.request_seconds,
+        "write_seconds": options.write_seconds,
+    }
     settings = Settings(
         options.host,
         options.port,

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from firstlight.serve import description
 from firstlight.serve.engine import Job, Reason, Refusal, Result
 from firstlight.serve.http_formats import ParsedRequest
 from firstlight.serve.models import Deployment, Endpoint, Models, Served
-from firstlight.serve.tensors import InvalidRequestError, Rows
+from firstlight.serve.tensors import MAX_TIMEOUT, InvalidRequestError, Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
 
@@ -27,7 +27,6 @@ JSON, BINARY = b"application/json", b"application/octet-stream"
 HTML, TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
 #: In seconds; the inference protocol has a parameter `timeout` as well.
 TIMEOUT_HEADER = b"firstlight-timeout"
-MAX_TIMEOUT = 3600.0
 #: "true": answer with the canary, if there is one.
 CANARY_HEADER = b"firstlight-canary"
 #: W3C trace context.
@@ -66,11 +65,27 @@ class Exchange:
         return False
 
 
-class Handler(Protocol):
+class Objection(NamedTuple):
+    """An answer to a head, in place of reading the body."""
+
+    status: int
+    message: str
+    more: bytes = b""  # further header lines
+
+
+class Handler:
     """Answers the exchanges of a server."""
+
+    def objection(self, exchange: Exchange) -> Objection | None:
+        """Why the body of a request is not read; called when its head is complete."""
+        return None
 
     def handle(self, exchange: Exchange) -> None:
         """Answer, now or when the result is there. Never raises."""
+        raise NotImplementedError
+
+    def left(self) -> None:
+        """The client of an exchange without an answer has left."""
 
 
 class ExchangeJob(Job):
@@ -212,9 +227,16 @@ def has_token(exchange: Exchange, token: bytes | None) -> bool:
     """Whether a request has the token, if one is required."""
     if token is None:
         return True
-    given = exchange.headers.get(b"authorization", b"")
-    # The whole header is compared in constant time, its beginning included.
-    return hmac.compare_digest(given, b"Bearer " + token)
+    scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
+    # In constant time, so that its duration says nothing about the token.
+    is_right = hmac.compare_digest(given.strip(b" "), token)
+    return scheme.lower() == b"bearer" and is_right
+
+
+def has_body(exchange: Exchange) -> bool:
+    """Whether a head announces a body."""
+    headers = exchange.headers
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
 def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
@@ -223,7 +245,7 @@ def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
     fail(exchange, 500, "this request could not be handled.")
 
 
-class App:
+class App(Handler):
     """Routes exchanges to models and pages."""
 
     def __init__(
@@ -245,7 +267,6 @@ class App:
         values.gauge(metrics.READY, lambda: float(self.ready))
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer, now or when the result is there. Never raises."""
         try:
             self._handle(exchange)
         except InvalidRequestError as error:
@@ -255,9 +276,6 @@ class App:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
-        if self.token is not None and not has_token(exchange, self.token):
-            self._answer_without_token(exchange, path)
-            return
         found = self.models.paths.get(path)
         if found is not None:
             deployment, plain = found
@@ -337,17 +355,19 @@ class App:
         if refusal is not None:
             refuse(exchange, served, refusal)
 
-    def _answer_without_token(self, exchange: Exchange, path: bytes) -> None:
+    def objection(self, exchange: Exchange) -> Objection | None:
         """Without a token, only health is answered, which probes need, and the open pages."""
-        if path.startswith(b"/v2/health/"):
-            self._health(exchange, path)
-            return
-        if path in self._open_pages:
-            self._page(exchange, self._open_pages)
-            return
+        if self.token is None or has_token(exchange, self.token):
+            return None
+        is_open = exchange.path.startswith(b"/v2/health/") or exchange.path in self._open_pages
+        if is_open and not has_body(exchange):
+            return None
         self._unauthorized.add()
         more = b"www-authenticate: Bearer\r\n"
-        fail(exchange, 401, "send the token: Authorization: Bearer TOKEN.", more=more)
+        return Objection(401, "send the token: Authorization: Bearer TOKEN.", more)
+
+    def left(self) -> None:
+        self._engine.departures += 1
 
     def _health(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/v2/health/live":
@@ -367,6 +387,8 @@ class App:
                 {"name": s.model.name, "version": s.model.version} for s in self.models.all_served()
             ]
             exchange.answer(200, [_encode(known)])
+        elif path in self._open_pages and not has_token(exchange, self.token):
+            self._page(exchange, self._open_pages)
         elif path in self._pages:
             self._page(exchange, self._pages)
         else:

@@ -174,6 +174,14 @@ class Lane:
     def bucket_for(self, rows: int) -> Bucket:
         return next(bucket for bucket in self.buckets if bucket.rows >= rows)
 
+    def drop_departed(self) -> None:
+        """Forget jobs whose clients have left: they must not take the place of others."""
+        gone = [job for job in self.queue if job.is_gone()]
+        if gone:
+            self.cancelled.add(len(gone))
+            self.queued_rows -= sum(job.rows for job in gone)
+            self.queue = deque(job for job in self.queue if not job.is_gone())
+
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
         """The next batch, and jobs that would miss their deadline; cancelled ones are dropped."""
         queue, expired = self.queue, []
@@ -220,6 +228,7 @@ class Engine:
         self._busy_since: float | None = None  # end of the last batch, if the queue was not empty
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="firstlight-device")
         self._values = values
+        self.departures = self._dropped_departures = 0  # of clients with rows in a queue
         self.traces: Traces | None = None
 
     def add(self, loaded: Loaded) -> dict[tuple[int, ...], Lane]:
@@ -246,6 +255,7 @@ class Engine:
 
         seconds: Its timeout, if already known.
         """
+        self._drop_departed()
         backlog = self._backlog_seconds()
         if all(lane.queued_rows >= lane.max_queued_rows for lane in lanes):
             return Refusal(Reason.QUEUE_FULL, backlog)
@@ -255,6 +265,7 @@ class Engine:
 
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or return why it is refused."""
+        self._drop_departed()
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
@@ -269,6 +280,13 @@ class Engine:
         lane.queued_rows = waiting
         self._wake()
         return None
+
+    def _drop_departed(self) -> None:
+        """Drop the rows of clients that have left since the last time, if any has."""
+        if self.departures != self._dropped_departures:
+            self._dropped_departures = self.departures
+            for lane in self._lanes:
+                lane.drop_departed()
 
     def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
         if self.traces is not None:

@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 
 from firstlight.serve import description
 from firstlight.serve.app import (
-    MAX_TIMEOUT,
     STATUS,
     App,
     Exchange,
@@ -33,6 +32,7 @@ from firstlight.serve.http_server import AddressError, Limits, address
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
+    MAX_TIMEOUT,
     Array,
     InvalidRequestError,
     Rows,
@@ -41,6 +41,7 @@ from firstlight.serve.tensors import (
     from_bytes,
     require_datatype,
     reshape,
+    timeout_seconds,
     wrong_name,
 )
 
@@ -248,12 +249,19 @@ class GrpcServer:
             raise
         job = _Inference(rows, deadline, call, served)
         refusal = self._app.models.engine.submit(served.lanes[rows.sizes], job)
-        outcome = refusal if refusal is not None else await job.outcome
+        outcome = refusal if refusal is not None else await self._outcome(job)
         if isinstance(outcome, Refusal):
             raise _RefusedError(served, outcome)
         answer = _answer(request, served, wanted, job, outcome)
         served.answered(outcome.batch.cold, call.arrived)
         return answer
+
+    async def _outcome(self, job: _Inference) -> Result | Refusal:
+        try:
+            return await job.outcome
+        except asyncio.CancelledError:
+            self._app.left()
+            raise
 
 
 def _parsed(kind: Any, body: bytes) -> Any:
@@ -270,10 +278,8 @@ def _seconds(request: Any, served: Served, call: _Call) -> float:
         if parameter.key != "timeout":
             continue
         kind = parameter.value.WhichOneof("parameter_choice")
-        given = getattr(parameter.value, kind) if kind in ("int64_param", "uint64_param") else 0
-        if given <= 0:
-            raise InvalidRequestError("timeout: give a positive whole number of microseconds.")
-        seconds = given * 1e-6
+        given = getattr(parameter.value, kind) if kind else None
+        seconds = timeout_seconds(given)
     if call.remaining_seconds is not None:
         seconds = min(call.remaining_seconds, MAX_TIMEOUT)
     return seconds

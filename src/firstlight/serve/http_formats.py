@@ -26,6 +26,7 @@ from firstlight.serve.tensors import (
     from_bytes,
     require_datatype,
     reshape,
+    timeout_seconds,
     wrong_name,
 )
 
@@ -208,11 +209,7 @@ def _from_bytes(
 def _timeout(parameters: dict[str, Scalar]) -> float | None:
     """Seconds, from the parameter `timeout`, which Triton's clients send in microseconds."""
     given = parameters.get("timeout")
-    if given is None:
-        return None
-    if type(given) is not int or given <= 0:
-        raise InvalidRequestError(f"timeout is {given!r}: give a positive number of microseconds.")
-    return given * 1e-6
+    return None if given is None else timeout_seconds(given)
 
 
 class PlainJson:

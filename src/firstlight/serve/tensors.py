@@ -13,6 +13,8 @@ from firstlight.serve.compiled_models import Arrays, Loaded
 from firstlight.serve.signature import Signature, Tensor
 
 Array = np.ndarray[Any, Any]
+#: The longest timeout of a request, in seconds.
+MAX_TIMEOUT = 3600.0
 
 
 class InvalidRequestError(Exception):
@@ -51,7 +53,10 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
     manager per request would take as long as the conversion.
     """
     try:
-        return np.array(numbers, tensor.dtype)
+        array: Array = np.array(numbers, tensor.dtype)
+        if tensor.dtype.kind == "V" and np.isinf(array).any():  # bfloat16 overflows in silence
+            raise OverflowError
+        return array
     except (OverflowError, FloatingPointError, RuntimeWarning):
         message = f"input {tensor.name!r}: a number is out of range for {tensor.datatype}."
         raise InvalidRequestError(message) from None
@@ -61,11 +66,29 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
 
 def reshape(tensor: Tensor, array: Array, shape: list[int]) -> Array:
     """Reshape an input's numbers to the shape that the request gives."""
-    if not shape or min(shape) < 0 or math.prod(shape) != array.size:
+    # NumPy has a maximum of dimensions, and of their product: at most one more than the model's
+    # is looked at, which `arrange` then refuses with the valid shapes.
+    is_readable = 0 < len(shape) <= len(tensor.shape) + 2 and min(shape) > 0
+    if not is_readable or math.prod(shape) != array.size:
         raise InvalidRequestError(
-            f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
+            f"input {tensor.name!r} has {array.size} numbers, its shape is {_shown(shape)}."
         )
     return array.reshape(shape)
+
+
+def _shown(shape: list[int]) -> str:
+    """The beginning of a shape that a client has sent."""
+    return "[" + ", ".join(str(size)[:20] for size in shape[:16]) + (", …]" if shape[16:] else "]")
+
+
+def timeout_seconds(given: object) -> float:
+    """The parameter `timeout`, which Triton's clients send in microseconds."""
+    if type(given) is not int or not 0 < given <= MAX_TIMEOUT * 1e6:
+        raise InvalidRequestError(
+            f"timeout is {str(given)[:20]!r}: give a whole number of microseconds, more than 0 and "
+            f"at most {MAX_TIMEOUT * 1e6:.0f}."
+        )
+    return given * 1e-6
 
 
 def require_datatype(tensor: Tensor, datatype: str) -> None:
@@ -154,9 +177,9 @@ def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tup
     chosen = []
     for axis, sizes in signature.axes.items():
         fitting = [size for size in sizes if size >= extents.get(axis, 1)]
-        if not fitting:
+        if not fitting or extents.get(axis, 1) < 1:
             raise InvalidRequestError(
-                f"axis {axis!r} has {extents[axis]} entries: at most {sizes[-1]} are served.",
+                f"axis {axis!r} has {extents[axis]} entries: 1 to {sizes[-1]} are served.",
                 valid=valid_shapes(loaded),
             )
         chosen.append(fitting[0])
