@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import add_command, between, location, seconds, size
+from firstlight.cli.values import add_command, between, location, positive, seconds, size
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -64,6 +64,14 @@ def add_to(commands: Commands) -> None:
     add("--request-seconds", type=seconds, metavar="SECONDS", help=about)
     about = "time limit for a client to take the next byte of its answer (default: 20)"
     add("--write-seconds", type=seconds, metavar="SECONDS", help=about)
+    about = "when stopped, be not ready for so long before anything else changes (default: 0)"
+    add(
+        "--drain-delay",
+        type=positive(3600, "seconds", or_zero=True),
+        default=0.0,
+        metavar="SECONDS",
+        help=about,
+    )
     about = "time limit for answering what has arrived, when stopped (default: 30)"
     add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
@@ -115,6 +123,7 @@ def handle(options: argparse.Namespace) -> int:
         options.port,
         token,
         max_bytes=options.memory_limit,
+        drain_delay=options.drain_delay,
         drain_seconds=options.drain_seconds,
         limits=Limits(**{name: value for name, value in given.items() if value}),
         grpc_port=options.grpc_port,

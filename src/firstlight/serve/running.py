@@ -7,9 +7,11 @@ import gc
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,6 +44,9 @@ _SWITCH_SECONDS = 2e-4
 BACKLOG = 2048
 Say = Callable[[str], None]
 DRAINING = "draining: pending requests are answered, new ones are not accepted"
+#: For so long at least, a kept connection may send one more request to a server that stops.
+_LAST_CALL_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Settings:
     port: int = 8000
     token: bytes | None = None
     max_bytes: int | None = None  # memory limit per model
-    drain_seconds: float = 30.0
+    drain_delay: float = 0.0  # answer as before, but not ready: balancers need time to notice
+    drain_seconds: float = 30.0  # then, for what has arrived
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
     otlp: Sampled | None = None  # destination of traces
@@ -119,14 +125,38 @@ class Service:
         return [_loaded(model, self.watch, limit) for model in declared]
 
     async def drain(self, listener: Any) -> int:
-        """Answer pending requests and accept no new ones; returns the connections that are left."""
+        """Stop so that no request is lost; returns the connections that are left.
+
+        First nothing changes but `ready`, so that balancers go elsewhere. Then kept connections
+        end with their next answer. Then the listener closes, and what has arrived is answered.
+        """
+        delay = self.settings.drain_delay
         self.app.ready, self.app.draining = False, True
-        listener.close()
-        self.server.drain()
+        await asyncio.sleep(delay)
+        self.server.draining = True
+        await while_any(lambda: self.connections, max(delay, _LAST_CALL_SECONDS))
+        await self._close_listener(listener)
+        end = time.perf_counter() + self.settings.drain_seconds
         if self.grpc is not None:
             await self.grpc.drain(self.settings.drain_seconds)
-        await while_any(lambda: self.connections, self.settings.drain_seconds)
+        while self.connections and time.perf_counter() < end:
+            self.server.drain(idle_seconds=_LAST_CALL_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
         return self.connections
+
+    async def _close_listener(self, listener: Any) -> None:
+        """Close it once the connections in its backlog are accepted: they would be reset."""
+        loop = asyncio.get_running_loop()
+        # The event loop accepts no more, and the system goes on listening for these.
+        listening = [socket.socket(fileno=os.dup(one.fileno())) for one in listener.sockets]
+        listener.close()
+        for one in listening:
+            one.setblocking(False)
+            with one, suppress(BlockingIOError):
+                while True:
+                    accepted, _ = one.accept()
+                    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    await loop.connect_accepted_socket(self.server.connection, accepted)
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """Start answering requests."""
@@ -145,7 +175,7 @@ async def while_any(connections: Callable[[], int], seconds: float) -> None:
     """Wait until no connection is left, for at most `seconds`."""
     end = time.perf_counter() + seconds
     while connections() and time.perf_counter() < end:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _is_on_cpu(settings: Settings) -> bool:
@@ -202,7 +232,8 @@ async def serve(
             service.begin_serving(loaded)
             report(loaded, service.startup_seconds, say)
             await stopping
-            say(DRAINING)
+            delay = settings.drain_delay
+            say(f"draining: not ready, and answering for {delay:g} s more" if delay else DRAINING)
             left = await service.drain(listener)
             still_open = f", with {counted(left, 'connection')} still open" if left else ""
             say(f"stopped{still_open}")
