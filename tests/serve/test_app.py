@@ -285,7 +285,7 @@ def test_a_token_is_needed_for_everything_but_health() -> None:
     assert client.ask("/v2/health/ready", method="GET", headers=announced).status == 401
 
 
-def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None:
+def test_errors_of_a_model_reach_the_log_and_not_the_client(caplog: Any) -> None:
     client = Client()
 
     def broken(x: Any) -> Any:
@@ -294,7 +294,7 @@ def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None
     client.models.put(fake_loaded(broken, {1: 1e-5}))
     seen = client.ask("/models/fake", {"x": [1]})
     assert seen.status == 500 and b"secret" not in seen.answered
-    assert "/secret/path" in capsys.readouterr().err
+    assert "/secret/path" in caplog.text
 
 
 def test_nan_is_null_in_json_and_counted(client: Client) -> None:
@@ -361,7 +361,7 @@ def test_every_objective_is_a_bound_of_the_latency_buckets() -> None:
     assert set(metrics.OBJECTIVES) <= set(metrics.REQUEST_DURATION.bounds)
 
 
-def test_a_rehearsal_uses_every_format_and_is_not_counted(capsys: Any) -> None:
+def test_a_rehearsal_uses_every_format_and_is_not_counted(caplog: Any) -> None:
     import asyncio as aio
 
     from firstlight.serve.rehearsal import rehearse
@@ -380,7 +380,7 @@ def test_a_rehearsal_uses_every_format_and_is_not_counted(capsys: Any) -> None:
     client.models.put(seen)
     aio.run(rehearse([seen]))
     assert set(shapes) == {(1, 2)} and len(shapes) >= 3
-    assert capsys.readouterr().err == ""
+    assert caplog.text == ""
     # The server counts none of its requests, durations and rows.
     assert not any(
         sum(series.counts) if isinstance(series, Histogram) else series.value
@@ -404,7 +404,7 @@ def test_a_browser_without_the_token_gets_a_page_that_asks_for_it() -> None:
     assert "1 compile during requests" in render(client.models, True, 1, 1.5)
 
 
-def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: Any) -> None:
+def test_an_answer_that_cannot_be_written_fails_alone(client: Client, caplog: Any) -> None:
     exchanges = [
         SeenExchange("/models/pair", b'{"x": [[1, 2]]}', arrived=time.perf_counter())
         for _ in range(3)
@@ -427,7 +427,7 @@ def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: An
 
     asyncio.run(asked())
     assert [exchange.status for exchange in exchanges] == [200, 500, 200]
-    assert "unwritable" in capsys.readouterr().err
+    assert "unwritable" in caplog.text
 
 
 @pytest.mark.parametrize("rows", [[[]], [[], []]])

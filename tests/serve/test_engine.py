@@ -144,7 +144,7 @@ def test_rows_of_clients_that_left_do_not_take_the_place_of_others(values: Value
     asyncio.run(body())
 
 
-def test_a_poisoned_request_fails_alone(values: Values, capsys: Any) -> None:
+def test_a_poisoned_request_fails_alone(values: Values, caplog: Any) -> None:
     def strict(x: Any) -> Any:
         if (x == 13).any():
             raise ValueError("unlucky")
@@ -154,7 +154,7 @@ def test_a_poisoned_request_fails_alone(values: Values, capsys: Any) -> None:
     run(values, [(fake_loaded(strict, INLINE), jobs)])
     assert jobs[0].numbers == [1] and jobs[2].numbers == [5]
     assert jobs[1].outcome == Refusal(Reason.FAILED)
-    assert "unlucky" in capsys.readouterr().err
+    assert "unlucky" in caplog.text
 
 
 def test_out_of_memory_is_answered_by_a_smaller_bucket_and_counted(

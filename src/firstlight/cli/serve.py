@@ -74,6 +74,8 @@ def add_to(commands: Commands) -> None:
     )
     about = "time limit for answering what has arrived, when stopped (default: 30)"
     add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
+    add("--log-format", choices=("text", "json"), default="text",
+        help="one line per event, with a time stamp (default: text)")  # fmt: skip
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
     add("--on", metavar="ray[://HOST:PORT]", help="serve with replicas in Ray Serve")
     add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX",
@@ -109,10 +111,12 @@ def handle(options: argparse.Namespace) -> int:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
     from functools import partial
 
+    from firstlight.serve import log
     from firstlight.serve.http_server import Limits
     from firstlight.serve.running import Settings, run
     from firstlight.serve.targets import declared, need_jax
 
+    log.set_up(options.log_format == "json")
     given = {
         "body_bytes": options.max_body,
         "request_seconds": options.request_seconds,

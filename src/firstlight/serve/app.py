@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hmac
 import math
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from firstlight.serve import description
+from firstlight.serve import description, log
 from firstlight.serve.engine import Job, Reason, Refusal, Result
 from firstlight.serve.http_formats import ParsedRequest
 from firstlight.serve.models import Deployment, Endpoint, Models, Served
@@ -241,7 +240,7 @@ def has_body(exchange: Exchange) -> bool:
 
 def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
     """Answer 500; the error goes to the log, not to the client."""
-    print(f"firstlight: {exchange.path!r} failed: {error!r}", file=sys.stderr)
+    log.failed(repr(exchange.path), error)
     fail(exchange, 500, "this request could not be handled.")
 
 

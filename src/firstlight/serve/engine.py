@@ -7,7 +7,6 @@ locks. A short batch runs on that thread too: handing it over would take longer 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from firstlight.serve import log
 from firstlight.serve.compiled_models import Arrays, Bucket, Loaded, rows_for_xla
 from firstlight.serve.signature import Signature
 from firstlight.serve.tensors import Rows
@@ -381,8 +381,8 @@ class Engine:
     def _failed(self, batch: Batch) -> None:
         """Run every job again alone, so that a request fails only because of itself."""
         lane, jobs = batch.lane, batch.jobs
-        print(f"firstlight: a batch of {lane.loaded.model.name} failed: {batch.error!r}",
-              file=sys.stderr)  # fmt: skip
+        assert batch.error is not None
+        log.failed(f"a batch of {lane.loaded.model.name}", batch.error, lane.loaded.model.name)
         if "RESOURCE_EXHAUSTED" in str(batch.error):
             lane.out_of_memory.add()
             # From now on, only a single request of this size uses this bucket.

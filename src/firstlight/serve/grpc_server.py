@@ -7,7 +7,6 @@ and errors differs. Messages are deserialised here, so that an invalid one is th
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from firstlight.serve import description
+from firstlight.serve import description, log
 from firstlight.serve.app import (
     STATUS,
     App,
@@ -195,7 +194,7 @@ class GrpcServer:
                 if status in (429, 503):
                     retry_seconds = getattr(error, "retry_seconds", 0.0)
             except Exception as error:  # goes to the log, not to the client
-                print(f"firstlight: {name} failed: {error!r}", file=sys.stderr)
+                log.failed(name, error)
                 status, text = 500, "this request could not be handled."
             if retry_seconds is not None:
                 context.set_trailing_metadata((("retry-after", str(retry_after(retry_seconds))),))

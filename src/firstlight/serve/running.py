@@ -30,6 +30,7 @@ from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
+from firstlight.serve.log import LOG
 from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Sampled, Traces
@@ -350,7 +351,7 @@ def run(
 
 
 def print_line(line: str) -> None:
-    print(f"firstlight: {line}", flush=True)
+    LOG.info(line)
 
 
 def prepare_process() -> None:
