@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +69,7 @@ class Client:
                 self.app.handle(exchange)
             else:  # as the server does when the head is complete
                 exchange.answer(objection.status, [objection.message.encode()], b"", objection.more)
-            while not self.engine.idle:
+            while not self.engine.idle or exchange.status is None:
                 await asyncio.sleep(0)
 
         asyncio.run(asked())
@@ -203,10 +206,24 @@ def test_a_wrong_length_of_the_json_part_is_answered_400(client: Client, length:
 
 
 def test_other_methods_encodings_and_paths_have_their_status(client: Client) -> None:
-    assert client.ask("/v2/models/pair/infer", method="GET").status == 405
-    assert client.ask("/metrics", method="POST").status == 405
-    encoded = {b"content-encoding": b"gzip"}
-    assert client.ask("/v2/models/pair/infer", headers=encoded).status == 415
+    for path, method, allowed in (
+        ("/v2/models/pair/infer", "GET", b"POST"),
+        ("/models/pair", "PUT", b"POST"),
+        ("/v2/repository/index", "GET", b"POST"),
+        ("/v2/repository/models/pair/load", "GET", b"POST"),
+        ("/v2", "POST", b"GET, HEAD"),
+        ("/v2/models", "DELETE", b"GET, HEAD"),
+        ("/v2/models/pair", "POST", b"GET, HEAD"),
+        ("/v2/models/pair/config", "POST", b"GET, HEAD"),
+        ("/v2/models/pair/stats", "OPTIONS", b"GET, HEAD"),
+        ("/v2/models/pair/ready", "PATCH", b"GET, HEAD"),
+        ("/v2/health/live", "POST", b"GET, HEAD"),
+    ):
+        seen = client.ask(path, method=method)
+        assert seen.status == 405 and seen.more == b"allow: " + allowed + b"\r\n", path
+    encoded = {b"content-encoding": b"br"}
+    seen = client.ask("/v2/models/pair/infer", headers=encoded)
+    assert seen.status == 415 and b"accept-encoding: gzip, deflate" in seen.more
     versioned = "/v2/models/pair/versions/2/infer"
     for path in ("/v2/models/none/infer", versioned, "/none", "", "*", "//"):
         assert client.ask(path, method="GET").status == 404, path
@@ -450,3 +467,118 @@ def test_a_variable_axis_without_entries_is_answered_with_the_valid_ones(rows: A
         "inputs": [{"name": "x", "shape": [len(rows), 0], "datatype": "FP32", "data": []}]
     }
     assert client.ask("/v2/models/total/infer", as_protocol).status == 400
+
+
+ENCODINGS = {b"gzip": gzip.compress, b"x-gzip": gzip.compress, b"deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_compressed_requests_are_answered_and_bounded(client: Client, encoding: bytes) -> None:
+    def ask(body: bytes) -> SeenExchange:
+        return client.ask("/models/pair", body, headers={b"content-encoding": encoding})
+
+    compress = ENCODINGS[encoding]
+    body = compress(b'{"x": [[1, 2]]}')
+    assert json.loads(ask(body).answered) == {"y": [[1, 2]]}
+    bomb = compress(b'{"x": [[1, 2]]' + b" " * 20_000_000 + b"}")
+    assert ask(bomb).status == 413
+    for wrong in (b"", body[:-1], body + b"x", b"not compressed", body[2:]):
+        assert ask(wrong).status == 400, wrong
+
+
+def test_compressed_tensors_of_the_protocol_are_read(client: Client) -> None:
+    tensors = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32",
+                           "parameters": {"binary_data_size": 8}}]}  # fmt: skip
+    head = json.dumps(tensors).encode()
+    headers = {
+        b"content-encoding": b"gzip",
+        b"inference-header-content-length": str(len(head)).encode(),
+    }
+    body = gzip.compress(head + np.array([3, 4], "<f4").tobytes())
+    seen = client.ask("/v2/models/pair/infer", body, headers=headers)
+    assert json.loads(seen.answered)["outputs"][0]["data"] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"parameters": {"sequence_id": 7}}, "sequence_id"),
+        ({"parameters": {"sequence_start": True}}, "sequence_start"),
+        ({"parameters": {"priority": 1}}, "priority"),
+        ({"parameters": {"mine": "x"}}, "mine"),
+        ({"parameters": {"binary_data_output": "yes"}}, "binary_data_output"),
+        ({"outputs": [{"name": "y", "parameters": {"classification": 2}}]}, "classification"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared_mem"),
+        ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "binary_data"),
+        ({"inputs": [{**X, "parameters": {"shared_memory_region": "r"}}]}, "shared_memory_region"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(
+    client: Client, changes: dict[str, Any], named: str
+) -> None:
+    seen = client.ask("/v2/models/pair/infer", {"inputs": [X], **changes})
+    assert seen.status == 400 and named in json.loads(seen.answered)["error"]
+
+
+def test_parameters_that_ask_for_nothing_are_accepted(client: Client) -> None:
+    nothing = {"priority": 0, "sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    assert client.infer(X, parameters=nothing).status == 200
+
+
+def test_statistics_count_requests_batches_and_rows(client: Client) -> None:
+    for _ in range(3):
+        assert client.infer(X).status == 200
+    assert client.infer(tensor("x", [[1, 2, 3]])).status == 400
+    for path in ("/v2/models/pair/stats", "/v2/models/stats", "/v2/models/pair/versions/1/stats"):
+        (found,) = json.loads(client.ask(path, method="GET").answered)["model_stats"]
+        assert (found["name"], found["version"]) == ("pair", "1")
+        assert found["inference_count"] == 6 and found["execution_count"] == 3
+        assert found["inference_stats"]["success"]["count"] == 3
+        assert found["inference_stats"]["success"]["ns"] > 0
+        assert found["inference_stats"]["fail"]["count"] == 1
+
+
+def test_the_repository_lists_models_and_changes_nothing_unless_enabled(client: Client) -> None:
+    expected = [{"name": "pair", "version": "1", "state": "READY"}]
+    assert json.loads(client.ask("/v2/repository/index").answered) == expected
+    assert json.loads(client.ask("/v2/repository/index", {"ready": True}).answered) == expected
+    for what in ("load", "unload"):
+        seen = client.ask(f"/v2/repository/models/pair/{what}", {})
+        assert seen.status == 400 and b"--repository DIR" in seen.answered
+    assert client.infer(X).status == 200
+
+
+def test_models_of_a_folder_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:
+    client = Client()
+    text = "from firstlight import serve\n\n@serve.model(inputs={'x': serve.Input()})\n"
+    (tmp_path / "new.py").write_text(text + "def new(x):\n    return x\n")
+    (tmp_path / "other.py").write_text(text + "def wrong(x):\n    return x\n")
+    (tmp_path / "broken.py").write_text("1 / 0")
+    prepared = []
+
+    async def prepare(declared: Any) -> None:
+        prepared.extend(model.name for model in declared)
+        client.models.put(fake_loaded(lambda x: x, {1: 1e-5}, "new"))
+
+    client.app.repository.enable(tmp_path, prepare)
+
+    def change(what: str, name: str, body: Any = b"") -> tuple[int | None, bytes]:
+        seen = client.ask(f"/v2/repository/models/{name}/{what}", body)
+        return seen.status, seen.answered
+
+    def states() -> dict[str, str]:
+        found = json.loads(client.ask("/v2/repository/index").answered)
+        return {one["name"]: one["state"] for one in found}
+
+    assert states() == dict.fromkeys(("broken", "new", "other"), "UNAVAILABLE")
+    assert change("load", "new") == (200, b"") and prepared == ["new"]
+    assert states()["new"] == "READY"
+    assert client.ask("/models/new", {"x": [1]}).status == 200
+    for name, why in (("other", b"no model called"), ("broken", b"ZeroDivision"), ("..", b"no ..")):
+        status, answered = change("load", name)
+        assert status == 400 and why in answered
+    assert change("load", "new", {"parameters": {"config": "{}"}})[0] == 400
+    assert change("unload", "new", {"parameters": {"unload_dependents": False}}) == (200, b"")
+    assert states()["new"] == "UNAVAILABLE"
+    assert client.ask("/models/new", {"x": [1]}).status == 404
+    assert change("unload", "new")[0] == 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firstlight.cli.values import add_command, between, location, positive, seconds, size
@@ -40,6 +41,8 @@ def add_to(commands: Commands) -> None:
     add("targets", nargs="*", metavar="FILE[:NAME]",
         help="files with models, or frozen functions; see docs/serve.md")  # fmt: skip
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
+    add("--repository", metavar="DIR",
+        help="a folder of models, NAME.py or NAME.frozen, that clients may load")  # fmt: skip
     add(
         "--host",
         metavar="NAME",
@@ -90,8 +93,13 @@ def handle(options: argparse.Namespace) -> int:
     import time
 
     begin = time.time()
-    if not options.targets and not options.hf:
-        options.parser.error("give FILE:NAME, or --hf WORKSPACE")
+    if not (options.targets or options.hf or options.repository):
+        options.parser.error("give FILE:NAME, --hf WORKSPACE or --repository DIR")
+    repository = None
+    if options.repository:
+        repository = Path(options.repository)
+        if not repository.is_dir():
+            options.parser.error(f"--repository {options.repository}: no such folder")
     if options.hf:
         # Read by OpenBLAS when it is loaded, which is later: with a thread per core, the small
         # matrices of a fit take up to sixty times as long on a machine that does anything else.
@@ -132,7 +140,8 @@ def handle(options: argparse.Namespace) -> int:
         limits=Limits(**{name: value for name, value in given.items() if value}),
         grpc_port=options.grpc_port,
         otlp=_traces(options),
-        with_jax=bool(options.hf) or need_jax(options.targets),
+        repository=repository,
+        with_jax=bool(options.hf or repository) or need_jax(options.targets),
     )
     if options.otlp:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too

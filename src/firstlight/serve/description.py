@@ -37,7 +37,11 @@ def configuration(served: Served) -> Plain:
     return {
         "name": model.name,
         "version": model.version,
+        "platform": "jax",
+        "backend": "firstlight",
         "max_batch_size": model.buckets[-1],
+        "input": [_configured(tensor) for tensor in served.loaded.signature.inputs],
+        "output": [_configured(tensor) for tensor in served.loaded.signature.outputs],
         "valid": valid_shapes(served.loaded),
         "deadline_seconds": model.deadline_seconds,
         "max_queue_rows": model.queue_rows,
@@ -50,6 +54,43 @@ def configuration(served: Served) -> Plain:
             for b in served.loaded.buckets
         ],
     }  # fmt: skip
+
+
+def statistics(served: Iterable[Served]) -> Plain:
+    """What was computed so far, in the form of Triton's statistics."""
+    return {"model_stats": [_statistics(one) for one in served]}
+
+
+def _statistics(served: Served) -> Plain:
+    lane = next(iter(served.lanes.values()))  # all lanes of a model share its series
+    answered = sum(served.warm.counts) + sum(served.cold.counts)
+    success = _duration(answered, served.warm.total + served.cold.total)
+    queue = _duration(sum(lane.queue_duration.counts), lane.queue_duration.total)
+    batches = sum(lane.execute_duration.counts)
+    return {
+        "name": served.model.name,
+        "version": served.model.version,
+        "inference_count": int(lane.rows_total.value),
+        "execution_count": batches,
+        "inference_stats": {
+            "success": success,
+            "fail": _duration(served.failures, 0.0),
+            "queue": queue,
+            "compute_infer": _duration(batches, lane.execute_duration.total),
+        },
+    }
+
+
+def _duration(count: int, seconds: float) -> Plain:
+    return {"count": count, "ns": int(seconds * 1e9)}
+
+
+def _configured(tensor: Tensor) -> Plain:
+    return {
+        "name": tensor.name,
+        "data_type": f"TYPE_{tensor.datatype}",
+        "dims": tensor.wire_shape[1:],
+    }
 
 
 def _tensor(tensor: Tensor) -> Plain:

@@ -17,6 +17,8 @@ from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.engine import Result
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
+    NOTHING_ASKED,
+    REQUEST_PARAMETERS,
     Array,
     InvalidRequestError,
     Rows,
@@ -25,6 +27,7 @@ from firstlight.serve.tensors import (
     decode,
     from_bytes,
     require_datatype,
+    require_known,
     reshape,
     timeout_seconds,
     wrong_name,
@@ -124,7 +127,10 @@ class Protocol:
             if i is None or given[i] is not None:
                 raise wrong_name("input", sent.name, self._index, twice=i is not None)
             require_datatype(self._inputs[i], sent.datatype)
-            size = sent.parameters.get("binary_data_size") if sent.parameters else None
+            size = None
+            if sent.parameters:
+                require_known(f"input {sent.name!r}", sent.parameters, ("binary_data_size",))
+                size = sent.parameters.get("binary_data_size")
             if size is None:
                 given[i] = _from_json(self._inputs[i], sent)
             else:
@@ -138,14 +144,17 @@ class Protocol:
         return ParsedRequest(arrange(self.loaded, given), request.id, wanted, binary, timeout)
 
     def _wanted(self, request: _Request) -> tuple[tuple[int, ...], frozenset[int]]:
-        everything = request.parameters.get("binary_data_output") is True
+        require_known("the request", request.parameters, REQUEST_PARAMETERS, NOTHING_ASKED)
+        everything = _flag(request.parameters, "binary_data_output", default=False)
         wanted, binary = list(self._all) if not request.outputs else [], set()
         for output in request.outputs:
             i = self._output_index.get(output.name)
             if i is None or i in wanted:
                 raise wrong_name("output", output.name, self._output_index, twice=i is not None)
             wanted.append(i)
-            if output.parameters.get("binary_data", everything) is True:
+            about = f"output {output.name!r}"
+            require_known(about, output.parameters, ("binary_data",), NOTHING_ASKED)
+            if _flag(output.parameters, "binary_data", everything):
                 binary.add(i)
         if everything and not request.outputs:
             binary.update(wanted)
@@ -204,6 +213,13 @@ def _from_bytes(
             f"{0 if rest is None else len(rest)} bytes are left in the body."
         )
     return reshape(tensor, from_bytes(tensor, rest[:size]), sent.shape), rest[size:]
+
+
+def _flag(parameters: dict[str, Scalar], name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if type(value) is not bool:
+        raise InvalidRequestError(f"{name} is {str(value)[:20]!r}: give true or false.")
+    return value
 
 
 def _timeout(parameters: dict[str, Scalar]) -> float | None:

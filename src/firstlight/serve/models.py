@@ -50,6 +50,11 @@ class Served(Endpoint):
             self._codes[status] = self._values.counter(metrics.REQUESTS, *labels)
         return self._codes[status]
 
+    @property
+    def failures(self) -> int:
+        """How many requests got no result."""
+        return sum(int(c.value) for status, c in self._codes.items() if status != 200)
+
     def refused(self, reason: str, status: int) -> None:
         """Count a request without a result."""
         self._values.counter(metrics.REJECTED, self.model.name, reason).add()
@@ -109,6 +114,15 @@ class Models:
                 self._retire(canary)  # promoted
                 deployment.canary, deployment.share = None, 0.0
         self._describe(deployment)
+
+    def remove(self, name: str) -> None:
+        """Serve a name no longer."""
+        deployment = self.names.pop(name)
+        for path in deployment.current.paths:
+            del self.paths[path]
+        for _, served in deployment.versions():
+            self._retire(served)
+        self.values.drop_gauge(metrics.QUEUE_LENGTH, name)
 
     def all_served(self) -> list[Served]:
         return [served for each in self.names.values() for _, served in each.versions()]

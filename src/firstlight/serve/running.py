@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
     otlp: Sampled | None = None  # destination of traces
+    repository: Path | None = None  # a folder of models that clients may load
     with_jax: bool = True  # False: all models are frozen functions that run without it
 
 
@@ -84,7 +86,10 @@ class Service:
             b"/": lambda: (self._page().encode(), HTML),
         }
         locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
-        self.app = App(self.models, self.values, settings.token, pages, locked)
+        most = settings.limits.body_bytes
+        self.app = App(self.models, self.values, settings.token, pages, locked, most)
+        if settings.repository is not None:
+            self.app.repository.enable(settings.repository, self.serve_more)
         if settings.otlp is not None:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
@@ -124,6 +129,15 @@ class Service:
             self.deploys.open(model.name)
         limit = self.settings.max_bytes
         return [_loaded(model, self.watch, limit) for model in declared]
+
+    async def serve_more(self, declared: Sequence[Model]) -> None:
+        """Prepare models while others are served, then serve them too."""
+        loop = asyncio.get_running_loop()
+        loaded = await loop.run_in_executor(None, lambda: self.prepare(declared))
+        await rehearse(loaded)
+        for one in loaded:
+            self.models.put(one, one.model.canary_share)
+            self.deploys.open(one.model.name)
 
     async def drain(self, listener: Any) -> int:
         """Stop so that no request is lost; returns the connections that are left.

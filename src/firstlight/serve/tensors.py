@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,14 +17,28 @@ from firstlight.serve.signature import Signature, Tensor
 Array = np.ndarray[Any, Any]
 #: The longest timeout of a request, in seconds.
 MAX_TIMEOUT = 3600.0
+#: A compressed body may grow to the first, or else by the second.
+_SMALL_BYTES, _MAX_GROWTH = 2**20, 100
+#: Parameters of requests, and those that Triton's clients send when they ask for nothing.
+REQUEST_PARAMETERS = ("timeout", "binary_data_output")
+NOTHING_ASKED: Mapping[str, Collection[object]] = {
+    "priority": (0,),
+    "sequence_id": (0, ""),
+    "sequence_start": (False,),
+    "sequence_end": (False,),
+    "classification": (0,),
+}
 
 
 class InvalidRequestError(Exception):
     """A request that cannot be answered with a result; the message is sent to the client."""
 
-    def __init__(self, message: str, status: int = 400, valid: object = None) -> None:
+    def __init__(
+        self, message: str, status: int = 400, valid: object = None, more: bytes = b""
+    ) -> None:
+        """more: Further header lines of the answer."""
         super().__init__(message)
-        self.status, self.valid = status, valid
+        self.status, self.valid, self.more = status, valid, more
 
 
 class Rows(NamedTuple):
@@ -79,6 +95,37 @@ def reshape(tensor: Tensor, array: Array, shape: list[int]) -> Array:
 def _shown(shape: list[int]) -> str:
     """The beginning of a shape that a client has sent."""
     return "[" + ", ".join(str(size)[:20] for size in shape[:16]) + (", …]" if shape[16:] else "]")
+
+
+def require_known(
+    what: str,
+    given: Mapping[str, object],
+    known: Collection[str],
+    harmless: Mapping[str, Collection[object]] = MappingProxyType({}),
+) -> None:
+    """Refuse parameters that would otherwise be ignored, except values that ask for nothing."""
+    for name, value in given.items():
+        if name not in known and value not in harmless.get(name, ()):
+            can = ", ".join(known) if known else "none"
+            raise InvalidRequestError(
+                f"{what}: the parameter {name[:80]!r} is not supported. Supported: {can}."
+            )
+
+
+def inflated(body: Any, most: int) -> bytes:
+    """The content of a gzip or zlib stream, which may have `most` bytes at most."""
+    # A stream may grow a thousandfold: its sender must at least send in proportion.
+    limit = min(most, max(_SMALL_BYTES, _MAX_GROWTH * len(body)))
+    stream = zlib.decompressobj(wbits=47)  # gzip or zlib
+    try:
+        content = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidRequestError(f"the body cannot be decompressed: {error}.") from None
+    if len(content) > limit:
+        raise InvalidRequestError(f"the body has more than {limit} bytes decompressed.", 413)
+    if not stream.eof or stream.unused_data:
+        raise InvalidRequestError("the body is not one whole compressed stream.")
+    return content
 
 
 def timeout_seconds(given: object) -> float:
