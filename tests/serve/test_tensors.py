@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -22,8 +23,13 @@ def _dtype(name: str) -> np.dtype[Any]:
 def _largest(dtype: np.dtype[Any]) -> float:
     """What rounds to infinity from here on: half a unit above the largest number."""
     about = ml_dtypes.finfo(dtype)
-    largest = float(about.max)
-    return largest + largest / 2 ** (about.nmant + 2) if about.bits < 64 else math.inf
+    largest = Fraction(float(about.max))
+    below = Fraction(float(np.nextafter(about.max, dtype.type(0))))
+    if about.bits == 64:
+        return math.inf
+    # A bfloat16 is made of a float32, so a number rounds twice.
+    first = Fraction(2) ** 103 if dtype.name == "bfloat16" else 0
+    return float(largest + (largest - below) / 2 - first)
 
 
 @pytest.mark.parametrize("name", [name for name in DATATYPES if "float" in name])
@@ -33,7 +39,8 @@ def test_a_float_that_the_dtype_cannot_hold_is_refused_and_never_infinite(name: 
     numbers = [draw.choice([-1, 1]) * 10 ** draw.uniform(-5, 308) for _ in range(2000)]
     largest = float(ml_dtypes.finfo(tensor.dtype).max)
     with np.errstate(over="raise"):  # as in the server
-        for number in [*numbers, largest, -largest, 1e39, 1e308]:
+        edges = [] if limit == math.inf else [limit, -limit, float(np.nextafter(limit, 0))]
+        for number in [*numbers, *edges, largest, -largest, 1e39, 1e308]:
             try:
                 array = as_array(tensor, [0.5, number])
             except InvalidRequestError as error:

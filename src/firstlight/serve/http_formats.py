@@ -7,6 +7,7 @@ JSON is for people: `{"x": [[…], …]}` in, `{"y": [[…], …]}` out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import GenericAlias
 from typing import Any, NamedTuple
 
@@ -25,11 +26,13 @@ from firstlight.serve.tensors import (
     arrange,
     as_array,
     decode,
+    decode_whole,
     from_bytes,
     require_datatype,
     require_known,
     reshape,
     timeout_seconds,
+    whole,
     wrong_name,
 )
 
@@ -78,7 +81,7 @@ _NUMBERS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "V": flo
 _MAX_DEPTH = 8
 
 
-def _decoders(number: type) -> list[Any]:
+def _decoders(number: object) -> list[Any]:
     """Decoders of a flat list of numbers, of a list of lists, and so on."""
     decoders = []
     nested: object = number
@@ -89,6 +92,7 @@ def _decoders(number: type) -> list[Any]:
 
 
 _DECODERS = {kind: _decoders(number) for kind, number in _NUMBERS.items()}
+_WITH_FLOATS = _decoders(int | float)
 
 
 class ParsedRequest(NamedTuple):
@@ -200,8 +204,12 @@ def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
     depth = len(start) - len(start.lstrip(b"["))
     decoders = _DECODERS[tensor.dtype.kind]
     nested = depth > 1 and depth <= len(decoders)
-    array = as_array(tensor, decode(decoders[depth - 1 if nested else 0], raw))
-    return reshape(tensor, array, sent.shape)
+    level = depth - 1 if nested else 0
+    if tensor.dtype.kind in "iu":
+        numbers = decode_whole(decoders[level], _WITH_FLOATS[level], raw)
+    else:
+        numbers = decode(decoders[level], raw)
+    return reshape(tensor, as_array(tensor, numbers), sent.shape)
 
 
 def _from_bytes(
@@ -224,8 +232,20 @@ def _flag(parameters: dict[str, Scalar], name: str, default: bool) -> bool:
 
 def _timeout(parameters: dict[str, Scalar]) -> float | None:
     """Seconds, from the parameter `timeout`, which Triton's clients send in microseconds."""
-    given = parameters.get("timeout")
-    return None if given is None else timeout_seconds(given)
+    return timeout_seconds(parameters["timeout"]) if "timeout" in parameters else None
+
+
+def _by_name(inputs: Sequence[Tensor], numbers: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
+    """A decoder of an object with nested lists by name; numbers: Types by kinds of dtypes."""
+    fields: list[tuple[str, object, object]] = []
+    for i, tensor in enumerate(inputs):
+        nested: Any = numbers[tensor.dtype.kind]
+        for _ in range(len(tensor.shape) + 1):
+            nested = list[nested]
+        fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
+    names = {f"f{i}": tensor.name for i, tensor in enumerate(inputs)}
+    struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(struct)
 
 
 class PlainJson:
@@ -234,23 +254,32 @@ class PlainJson:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self._names = [tensor.name for tensor in loaded.signature.outputs]
-        fields: list[tuple[str, object, object]] = []
-        for i, tensor in enumerate(loaded.signature.inputs):
-            nested: Any = _NUMBERS[tensor.dtype.kind]
-            for _ in range(len(tensor.shape) + 1):
-                nested = list[nested]
-            fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
-        names = {f"f{i}": tensor.name for i, tensor in enumerate(loaded.signature.inputs)}
-        struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
-        self._decoder = msgspec.json.Decoder(struct)
+        inputs = loaded.signature.inputs
+        self._decoder = _by_name(inputs, _NUMBERS)
+        self._with_floats = _by_name(inputs, {**_NUMBERS, "i": int | float, "u": int | float})
 
     def read(self, body: Any) -> Rows:
-        request = decode(self._decoder, body)
+        try:
+            request = decode(self._decoder, body)
+        except InvalidRequestError as error:
+            request = self._with_whole_floats(body, error)
         given: list[Array | None] = []
         for i, tensor in enumerate(self.loaded.signature.inputs):
             value = getattr(request, f"f{i}")
             given.append(None if value is msgspec.UNSET else as_array(tensor, value))
         return arrange(self.loaded, given)
+
+    def _with_whole_floats(self, body: Any, error: InvalidRequestError) -> Any:
+        """The request if its integers are written as 1.0; else the error is raised."""
+        try:
+            request = decode(self._with_floats, body)
+            for i, tensor in enumerate(self.loaded.signature.inputs):
+                value = getattr(request, f"f{i}")
+                if tensor.dtype.kind in "iu" and value is not msgspec.UNSET:
+                    setattr(request, f"f{i}", whole(value))
+        except (InvalidRequestError, OverflowError, ValueError):
+            raise error from None
+        return request
 
     def write(self, extents: dict[str, int] | None, result: Result) -> bytes:
         """extents: The variable sizes before padding."""

@@ -23,7 +23,7 @@ import numpy as np
 from firstlight.errors import FirstlightError
 from firstlight.import_watch import when_imported
 from firstlight.present.quantities import counted
-from firstlight.serve import description, page
+from firstlight.serve import openapi, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.compiled_models import Loaded
@@ -114,7 +114,7 @@ class Service:
 
     def _openapi(self) -> dict[str, Any]:
         current = [name.current for name in self.models.names.values()]
-        return description.openapi(current, self.settings.token is not None)
+        return openapi.document(current, self.settings.token is not None)
 
     async def listen_grpc(self, host: str, port: int) -> str:
         from firstlight.serve.grpc_server import GrpcServer  # an extra

@@ -62,6 +62,29 @@ def decode(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
         raise InvalidRequestError("the request is not UTF-8.") from None
 
 
+def decode_whole(
+    strict: msgspec.json.Decoder[Any], with_floats: msgspec.json.Decoder[Any], body: Any
+) -> Any:
+    """Decode integers, which JSON may write as 1.0: it has one type of numbers."""
+    try:
+        return decode(strict, body)
+    except InvalidRequestError as error:
+        try:
+            return whole(decode(with_floats, body))
+        except (InvalidRequestError, OverflowError, ValueError):
+            raise error from None
+
+
+def whole(tree: Any) -> Any:
+    """A list of lists with integers for floats. Raises ValueError for 1.5."""
+    if isinstance(tree, list):
+        return [whole(item) for item in tree]
+    number = int(tree)
+    if number != tree:
+        raise ValueError
+    return number
+
+
 def as_array(tensor: Tensor, numbers: object) -> Array:
     """Convert numbers to the model's dtype; numbers out of range are an InvalidRequestError.
 
@@ -105,7 +128,8 @@ def require_known(
 ) -> None:
     """Refuse parameters that would otherwise be ignored, except values that ask for nothing."""
     for name, value in given.items():
-        if name not in known and value not in harmless.get(name, ()):
+        asks_nothing = any(type(value) is type(no) and value == no for no in harmless.get(name, ()))
+        if name not in known and not asks_nothing:
             can = ", ".join(known) if known else "none"
             raise InvalidRequestError(
                 f"{what}: the parameter {name[:80]!r} is not supported. Supported: {can}."
