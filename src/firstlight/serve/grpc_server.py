@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,6 +20,8 @@ from google.protobuf.message import DecodeError
 
 from firstlight.serve import description, log
 from firstlight.serve.app import (
+    NO_SETTINGS,
+    NO_SHARED_MEMORY,
     STATUS,
     App,
     Exchange,
@@ -26,19 +30,30 @@ from firstlight.serve.app import (
     retry_after,
 )
 from firstlight.serve.engine import Job, Refusal, Result
-from firstlight.serve.grpc_messages import SERVICE, message
+from firstlight.serve.grpc_messages import (
+    HEALTH,
+    REFLECTION,
+    SERVICE,
+    SERVICES,
+    file_of,
+    message,
+)
 from firstlight.serve.http_server import AddressError, Limits, address
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
     MAX_TIMEOUT,
+    NOTHING_ASKED,
+    REQUEST_PARAMETERS,
     Array,
     InvalidRequestError,
     Rows,
     arrange,
     as_array,
     from_bytes,
+    inflated,
     require_datatype,
+    require_known,
     reshape,
     timeout_seconds,
     wrong_name,
@@ -48,6 +63,7 @@ _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -64,6 +80,16 @@ _CONTENTS = {
 }  # fmt: skip
 _Request, _Response = message("ModelInferRequest"), message("ModelInferResponse")
 _OutputTensor = message("OutputTensor")
+_HEALTH_PACKAGE = HEALTH.rpartition(".")[0]
+_GZIP = b"\x1f\x8b"
+_LOOK_SECONDS = 0.5
+#: Methods of Triton's that are refused.
+_SHARED_MEMORY = tuple(
+    f"{kind}SharedMemory{what}"
+    for kind in ("System", "Cuda")
+    for what in ("Status", "Register", "Unregister")
+)
+_SETTINGS = "TraceSetting", "LogSettings"
 
 
 class _RefusedError(InvalidRequestError):
@@ -113,7 +139,7 @@ class GrpcServer:
     def __init__(self, app: App, limits: Limits) -> None:
         self._app, self._limits = app, limits
         self._body_bytes = 0
-        self._draining = False
+        self._draining, self._stopping = False, asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
         options = [
             ("grpc.so_reuseport", 0),  # a second server on the port is an error
@@ -121,8 +147,9 @@ class GrpcServer:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", limits.head_bytes),
             ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
-            # Compressed messages, which could expand without bound, are refused as over HTTP.
-            ("grpc.compression_enabled_algorithms_bitset", 1),
+            # gRPC would decompress a message before it looks at its length: `_body` does it.
+            ("grpc.per_message_decompression", 0),
+            ("grpc.compression_enabled_algorithms_bitset", 0b101),  # none and gzip
         ]
         self._server = grpc.aio.server(
             options=options, maximum_concurrent_rpcs=self._limits.connections
@@ -133,14 +160,33 @@ class GrpcServer:
             "ServerMetadata": self._server_metadata,
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
             "ModelInfer": self._infer,
+            **dict.fromkeys(_SHARED_MEMORY, _refusing(NO_SHARED_MEMORY)),
+            **dict.fromkeys(_SETTINGS, _refusing(NO_SETTINGS)),
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
             for name, method in methods.items()
         }
-        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
-        self._server.add_generic_rpc_handlers((generic,))
+        stream = self._stream(self._infer_in_stream)
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(stream)
+        health = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._handler("Check", self._check)),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        services = [(SERVICE, handlers), (HEALTH, health)]
+        for service in REFLECTION:
+            reflect = self._stream(partial(_reflected, service.rpartition(".")[0]))
+            info = grpc.stream_stream_rpc_method_handler(reflect)
+            services.append((service, {"ServerReflectionInfo": info}))
+        self._server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(*service) for service in services)
+        )
 
     async def listen(self, host: str, port: int) -> int:
         """Start accepting calls; returns the port."""
@@ -156,6 +202,7 @@ class GrpcServer:
     async def drain(self, seconds: float) -> None:
         """Answer pending calls, for at most `seconds`; new ones are answered UNAVAILABLE."""
         self._draining, begin = True, time.perf_counter()
+        self._stopping.set()  # ends streams
         # While calls are pending, new ones are refused here: a stopping gRPC server cancels what
         # arrives at that moment, and clients do not retry cancelled calls.
         if self._calls:
@@ -173,24 +220,20 @@ class GrpcServer:
     def _handler(
         self, name: str, method: Callable[[bytes, _Call], Awaitable[Any]]
     ) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        is_open = name in ("ServerLive", "ServerReady")  # for probes
+        is_open = name in ("ServerLive", "ServerReady", "Check")  # for probes
 
         async def handle(body: bytes, context: Any) -> bytes:
             retry_seconds = None
             try:
                 call = _Call(context)
                 if not is_open:
-                    if not has_token(call, self._app.token):
-                        raise InvalidRequestError(
-                            "send the token: authorization: Bearer TOKEN.", 401
-                        )
+                    self._require_token(call)
                     self._take()
-                answer: bytes = (await method(body, call)).SerializeToString()
+                found = await method(self._inflated(body), call)
+                answer: bytes = found.SerializeToString()
                 return answer
             except InvalidRequestError as error:
-                status, text = error.status, str(error)
-                if error.valid is not None:
-                    text += f" Valid: {msgspec.json.encode(error.valid).decode()}"
+                status, text = error.status, _text(error)
                 if status in (429, 503):
                     retry_seconds = getattr(error, "retry_seconds", 0.0)
             except Exception as error:  # goes to the log, not to the client
@@ -202,6 +245,88 @@ class GrpcServer:
             raise AssertionError("abort raises")
 
         return handle
+
+    def _require_token(self, call: _Call) -> None:
+        if not has_token(call, self._app.token):
+            raise InvalidRequestError("send the token: authorization: Bearer TOKEN.", 401)
+
+    def _inflated(self, body: bytes) -> bytes:
+        """A message, which no other way than its beginning says to be compressed."""
+        # Field 3 with wire type 7, which does not exist: no message begins like this.
+        return inflated(body, self._limits.body_bytes) if body.startswith(_GZIP) else body
+
+    def _stream(
+        self, method: Callable[[bytes, _Call], Awaitable[Any]]
+    ) -> Callable[[Any, Any], Awaitable[None]]:
+        """Answer the messages of a stream one after the other, until the server drains."""
+
+        async def handle(_: Any, context: Any) -> None:
+            call = _Call(context)
+            if not has_token(call, self._app.token):
+                await context.abort(_CODES[401], "send the token: authorization: Bearer TOKEN.")
+            async for body in self._messages(context):
+                call.arrived = time.perf_counter()
+                answer = await method(body, call)
+                await context.write(answer.SerializeToString())
+
+        return handle
+
+    async def _messages(self, context: Any) -> AsyncIterator[bytes]:
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while True:
+                reading = asyncio.ensure_future(context.read())
+                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    reading.cancel()
+                    return
+                if reading.result() is grpc.aio.EOF:
+                    return
+                yield reading.result()
+        finally:
+            stopping.cancel()
+
+    async def _infer_in_stream(self, body: bytes, call: _Call) -> Any:
+        answer = message("ModelStreamInferResponse")
+        try:
+            return answer(infer_response=await self._infer(self._inflated(body), call))
+        except InvalidRequestError as error:
+            return answer(error_message=_text(error))
+        except Exception as error:
+            log.failed("ModelStreamInfer", error)
+            return answer(error_message="this request could not be handled.")
+
+    # --- health and reflection --------------------------------------------------------------------
+
+    def _health_of(self, service: str) -> str:
+        if service not in ("", SERVICE) and service not in self._app.models.names:
+            return "SERVICE_UNKNOWN"
+        return "SERVING" if self._app.ready and not self._draining else "NOT_SERVING"
+
+    async def _check(self, body: bytes, _: _Call) -> Any:
+        asked = _parsed(message("HealthCheckRequest", _HEALTH_PACKAGE), body)
+        status = self._health_of(asked.service)
+        if status == "SERVICE_UNKNOWN":
+            raise InvalidRequestError("there is no such service or model.", 404)
+        return message("HealthCheckResponse", _HEALTH_PACKAGE)(status=status)
+
+    async def _watch(self, body: bytes, context: Any) -> None:
+        """Send the health now, and whenever it has changed."""
+        asked = _parsed(message("HealthCheckRequest", _HEALTH_PACKAGE), self._inflated(body))
+        sent = None
+        while sent is None or not self._draining:
+            now = self._health_of(asked.service)
+            if now != sent:
+                answer = message("HealthCheckResponse", _HEALTH_PACKAGE)(status=now)
+                await context.write(answer.SerializeToString())
+            sent = now
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LOOK_SECONDS)
+        if sent == "SERVING":
+            answer = message("HealthCheckResponse", _HEALTH_PACKAGE)(status="NOT_SERVING")
+            await context.write(answer.SerializeToString())
+
+    # --- the protocol -----------------------------------------------------------------------------
 
     async def _live(self, _: bytes, __: _Call) -> Any:
         return message("ServerLiveResponse")(live=True)
@@ -215,8 +340,40 @@ class GrpcServer:
 
     async def _model_ready(self, body: bytes, call: _Call) -> Any:
         asked = _parsed(message("ModelReadyRequest"), body)
-        self._served(call, asked.name, asked.version)
+        try:
+            self._served(call, asked.name, asked.version)
+        except InvalidRequestError:  # as over HTTP, an unknown model is not ready
+            return message("ModelReadyResponse")(ready=False)
         return message("ModelReadyResponse")(ready=self._app.ready)
+
+    async def _model_config(self, body: bytes, call: _Call) -> Any:
+        asked = _parsed(message("ModelConfigRequest"), body)
+        about = description.configuration(self._served(call, asked.name, asked.version))
+        fields = message("ModelConfig").DESCRIPTOR.fields_by_name
+        config = {name: about[name] for name in fields}
+        return message("ModelConfigResponse")(config=config)
+
+    async def _model_statistics(self, body: bytes, call: _Call) -> Any:
+        asked = _parsed(message("ModelStatisticsRequest"), body)
+        served = self._app.models.all_served()
+        if asked.name:
+            served = [self._served(call, asked.name, asked.version)]
+        return message("ModelStatisticsResponse")(**description.statistics(served))
+
+    async def _repository_index(self, body: bytes, _: _Call) -> Any:
+        asked = _parsed(message("RepositoryIndexRequest"), body)
+        found = self._app.repository.index(asked.ready)
+        return message("RepositoryIndexResponse")(models=found)
+
+    async def _load(self, body: bytes, _: _Call) -> Any:
+        asked = _parsed(message("RepositoryModelLoadRequest"), body)
+        await self._app.repository.load(asked.model_name, _values(asked.parameters))
+        return message("RepositoryModelLoadResponse")()
+
+    async def _unload(self, body: bytes, _: _Call) -> Any:
+        asked = _parsed(message("RepositoryModelUnloadRequest"), body)
+        await self._app.repository.unload(asked.model_name, _values(asked.parameters))
+        return message("RepositoryModelUnloadResponse")()
 
     async def _model_metadata(self, body: bytes, call: _Call) -> Any:
         asked = _parsed(message("ModelMetadataRequest"), body)
@@ -263,6 +420,47 @@ class GrpcServer:
             raise
 
 
+def _text(error: InvalidRequestError) -> str:
+    if error.valid is None:
+        return str(error)
+    return f"{error} Valid: {msgspec.json.encode(error.valid).decode()}"
+
+
+def _refusing(why: str) -> Callable[[bytes, _Call], Awaitable[Any]]:
+    async def refuse(_: bytes, __: _Call) -> Any:
+        raise InvalidRequestError(why)
+
+    return refuse
+
+
+async def _reflected(package: str, body: bytes, _: _Call) -> Any:
+    """The answer to a question of reflection."""
+    asked = _parsed(message("ServerReflectionRequest", package), body)
+    answer = message("ServerReflectionResponse", package)(original_request=asked)
+    kind = asked.WhichOneof("message_request")
+    if kind == "list_services":
+        for service in SERVICES:
+            answer.list_services_response.service.add(name=service)
+        return answer
+    found = None
+    if kind == "file_containing_symbol":
+        found = file_of(symbol=asked.file_containing_symbol)
+    elif kind == "file_by_filename":
+        found = file_of(name=asked.file_by_filename)
+    if found is None:
+        answer.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+        answer.error_response.error_message = "there is no such symbol or file."
+    else:
+        answer.file_descriptor_response.file_descriptor_proto.append(found)
+    return answer
+
+
+def _values(parameters: Any) -> dict[str, object]:
+    """Parameters of a message by name."""
+    kinds = {name: value.WhichOneof("parameter_choice") for name, value in parameters.items()}
+    return {name: getattr(parameters[name], kind) if kind else None for name, kind in kinds.items()}
+
+
 def _parsed(kind: Any, body: bytes) -> Any:
     try:
         return kind.FromString(body)
@@ -273,12 +471,10 @@ def _parsed(kind: Any, body: bytes) -> Any:
 def _seconds(request: Any, served: Served, call: _Call) -> float:
     """The timeout: that of the call, or the parameter `timeout` in microseconds, or the model's."""
     seconds = served.model.deadline_seconds
-    for parameter in request.parameters:
-        if parameter.key != "timeout":
-            continue
-        kind = parameter.value.WhichOneof("parameter_choice")
-        given = getattr(parameter.value, kind) if kind else None
-        seconds = timeout_seconds(given)
+    parameters = _values(request.parameters)
+    require_known("the request", parameters, REQUEST_PARAMETERS, NOTHING_ASKED)
+    if "timeout" in parameters:
+        seconds = timeout_seconds(parameters["timeout"])
     if call.remaining_seconds is not None:
         seconds = min(call.remaining_seconds, MAX_TIMEOUT)
     return seconds
@@ -298,6 +494,7 @@ def _rows(request: Any, served: Served) -> Rows:
         if i is None or given[i] is not None:
             raise wrong_name("input", sent.name, index, twice=i is not None)
         tensor = loaded.signature.inputs[i]
+        require_known(f"input {sent.name!r}", _values(sent.parameters), ())
         require_datatype(tensor, sent.datatype)
         flat = from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
         given[i] = reshape(tensor, flat, list(sent.shape))
@@ -322,6 +519,8 @@ def _wanted(request: Any, served: Served) -> list[int]:
     for output in request.outputs:
         if output.name not in names or names.index(output.name) in wanted:
             raise wrong_name("output", output.name, names, twice=output.name in names)
+        about = f"output {output.name!r}"
+        require_known(about, _values(output.parameters), ("binary_data",), NOTHING_ASKED)
         wanted.append(names.index(output.name))
     return wanted
 
