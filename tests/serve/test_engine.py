@@ -144,6 +144,34 @@ def test_rows_of_clients_that_left_do_not_take_the_place_of_others(values: Value
     asyncio.run(body())
 
 
+def test_the_time_after_clients_have_left_does_not_count_as_slowness(
+    values: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue empties without a batch; what is then measured is not the pace of batches."""
+    clock = [1000.0]
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    async def body() -> None:
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(Calls(), {1: 1e-5})).values()
+        first, gone = SeenJob([1.0]), SeenJob([2.0])
+        engine.submit(lane, first)
+        engine.submit(lane, gone)
+        while first.outcome is None:
+            await asyncio.sleep(0)
+        gone.gone = True
+        while not engine.idle:
+            await asyncio.sleep(0)
+        clock[0] += 3600
+        for _ in range(2):
+            engine.submit(lane, SeenJob([3.0]))
+        while not engine.idle:
+            await asyncio.sleep(0)
+        assert lane.row_seconds < 1e-3
+
+    asyncio.run(body())
+
+
 def test_a_poisoned_request_fails_alone(values: Values, caplog: Any) -> None:
     def strict(x: Any) -> Any:
         if (x == 13).any():

@@ -275,6 +275,8 @@ class Engine:
             return self._refusal(lane, job, Reason.DEADLINE, backlog)
         if not lane.queue:  # an idle lane earns no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
+            if not active and not self._running:
+                self._busy_since = None  # the queue may have emptied because clients have left
             lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
         lane.queue.append(job)
         lane.queued_rows = waiting
