@@ -255,7 +255,8 @@ class Engine:
 
         seconds: Its timeout, if already known.
         """
-        self._drop_departed()
+        if self.departures != self._dropped_departures:
+            self._drop_departed()
         backlog = self._backlog_seconds()
         if all(lane.queued_rows >= lane.max_queued_rows for lane in lanes):
             return Refusal(Reason.QUEUE_FULL, backlog)
@@ -265,7 +266,8 @@ class Engine:
 
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or return why it is refused."""
-        self._drop_departed()
+        if self.departures != self._dropped_departures:
+            self._drop_departed()
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
@@ -284,11 +286,10 @@ class Engine:
         return None
 
     def _drop_departed(self) -> None:
-        """Drop the rows of clients that have left since the last time, if any has."""
-        if self.departures != self._dropped_departures:
-            self._dropped_departures = self.departures
-            for lane in self._lanes:
-                lane.drop_departed()
+        """Drop the rows of clients that have left since the last time."""
+        self._dropped_departures = self.departures
+        for lane in self._lanes:
+            lane.drop_departed()
 
     def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
         if self.traces is not None:

@@ -186,14 +186,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._large is not None and self.request is not None:
             self._large_body_grew(self.request, size)
             return
+        data, framing = self.server.read_buffer[:size], self._framing_bytes + size
         try:
-            self._parse(self.server.read_buffer[:size])
+            if framing > self.limits.head_bytes:
+                self._parse_in_pieces(data)
+                return
+            self._advanced = False
+            self.parser.feed_data(data)
+            self._framing_bytes = 0 if self._advanced else framing
         except httptools.HttpParserUpgrade:
             pass  # the request has been answered, in HTTP/1.1
         except httptools.HttpParserError:
             self._refuse(400, "this is not a request of HTTP/1.1.")
 
-    def _parse(self, data: memoryview) -> None:
+    def _parse_in_pieces(self, data: memoryview) -> None:
         """Feed the parser, which keeps an incomplete line, and grows it in quadratic time.
 
         So bytes of heads, chunk sizes and trailers are counted before they are parsed.
