@@ -413,7 +413,9 @@ def test_health_is_checked_by_service_and_model_and_needs_no_token() -> None:
 def test_a_watcher_of_health_sees_changes_and_the_end() -> None:
     async def body() -> None:
         async with serving() as served:
-            watch = aiter(served.channel.unary_stream(f"/{HEALTH}/Watch")(b""))
+            call = served.channel.unary_stream(f"/{HEALTH}/Watch")
+            assert (await refused(anext(aiter(call(b"\xff")))))[0] is Code.INVALID_ARGUMENT
+            watch = aiter(call(b"", compression=grpc.Compression.Gzip))
             seen = [await anext(watch)]
             draining = asyncio.ensure_future(served.server.drain(60))
             seen += [one async for one in watch]

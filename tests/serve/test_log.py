@@ -21,7 +21,10 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z firstlight: ")
 
 
 @pytest.fixture
-def lines(capsys: Any) -> Iterator[Callable[..., tuple[Lines, Callable[[], list[str]]]]]:
+def lines(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[Lines, Callable[[], list[str]]]]]:
+    monkeypatch.setattr(LOG, "propagate", False)  # tests of the command set up the root
     used = []
 
     def made(**options: Any) -> tuple[Lines, Callable[[], list[str]]]:

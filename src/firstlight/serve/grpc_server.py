@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import grpc
 import msgspec
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from firstlight.serve import description, log
 from firstlight.serve.app import (
@@ -30,14 +27,8 @@ from firstlight.serve.app import (
     retry_after,
 )
 from firstlight.serve.engine import Job, Refusal, Result
-from firstlight.serve.grpc_messages import (
-    HEALTH,
-    REFLECTION,
-    SERVICE,
-    SERVICES,
-    file_of,
-    message,
-)
+from firstlight.serve.grpc_messages import HEALTH, REFLECTION, SERVICE, message
+from firstlight.serve.grpc_standards import Health, parsed, reflected
 from firstlight.serve.http_server import AddressError, Limits, address
 from firstlight.serve.models import Served
 from firstlight.serve.signature import Tensor
@@ -80,9 +71,7 @@ _CONTENTS = {
 }  # fmt: skip
 _Request, _Response = message("ModelInferRequest"), message("ModelInferResponse")
 _OutputTensor = message("OutputTensor")
-_HEALTH_PACKAGE = HEALTH.rpartition(".")[0]
 _GZIP = b"\x1f\x8b"
-_LOOK_SECONDS = 0.5
 #: Methods of Triton's that are refused.
 _SHARED_MEMORY = tuple(
     f"{kind}SharedMemory{what}"
@@ -140,6 +129,7 @@ class GrpcServer:
         self._app, self._limits = app, limits
         self._body_bytes = 0
         self._draining, self._stopping = False, asyncio.Event()
+        self._health = Health(app, self._stopping)
         self._calls: set[asyncio.Task[Any]] = set()
         options = [
             ("grpc.so_reuseport", 0),  # a second server on the port is an error
@@ -181,7 +171,7 @@ class GrpcServer:
         }
         services = [(SERVICE, handlers), (HEALTH, health)]
         for service in REFLECTION:
-            reflect = self._stream(partial(_reflected, service.rpartition(".")[0]))
+            reflect = self._stream(_reflecting(service.rpartition(".")[0]))
             info = grpc.stream_stream_rpc_method_handler(reflect)
             services.append((service, {"ServerReflectionInfo": info}))
         self._server.add_generic_rpc_handlers(
@@ -266,7 +256,11 @@ class GrpcServer:
                 await context.abort(_CODES[401], "send the token: authorization: Bearer TOKEN.")
             async for body in self._messages(context):
                 call.arrived = time.perf_counter()
-                answer = await method(body, call)
+                try:
+                    answer = await method(self._inflated(body), call)
+                except InvalidRequestError as error:
+                    code = _CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT)
+                    await context.abort(code, _text(error))
                 await context.write(answer.SerializeToString())
 
         return handle
@@ -289,42 +283,21 @@ class GrpcServer:
     async def _infer_in_stream(self, body: bytes, call: _Call) -> Any:
         answer = message("ModelStreamInferResponse")
         try:
-            return answer(infer_response=await self._infer(self._inflated(body), call))
+            return answer(infer_response=await self._infer(body, call))
         except InvalidRequestError as error:
             return answer(error_message=_text(error))
         except Exception as error:
             log.failed("ModelStreamInfer", error)
             return answer(error_message="this request could not be handled.")
 
-    # --- health and reflection --------------------------------------------------------------------
-
-    def _health_of(self, service: str) -> str:
-        if service not in ("", SERVICE) and service not in self._app.models.names:
-            return "SERVICE_UNKNOWN"
-        return "SERVING" if self._app.ready and not self._draining else "NOT_SERVING"
-
     async def _check(self, body: bytes, _: _Call) -> Any:
-        asked = _parsed(message("HealthCheckRequest", _HEALTH_PACKAGE), body)
-        status = self._health_of(asked.service)
-        if status == "SERVICE_UNKNOWN":
-            raise InvalidRequestError("there is no such service or model.", 404)
-        return message("HealthCheckResponse", _HEALTH_PACKAGE)(status=status)
+        return self._health.check(body)
 
     async def _watch(self, body: bytes, context: Any) -> None:
-        """Send the health now, and whenever it has changed."""
-        asked = _parsed(message("HealthCheckRequest", _HEALTH_PACKAGE), self._inflated(body))
-        sent = None
-        while sent is None or not self._draining:
-            now = self._health_of(asked.service)
-            if now != sent:
-                answer = message("HealthCheckResponse", _HEALTH_PACKAGE)(status=now)
-                await context.write(answer.SerializeToString())
-            sent = now
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LOOK_SECONDS)
-        if sent == "SERVING":
-            answer = message("HealthCheckResponse", _HEALTH_PACKAGE)(status="NOT_SERVING")
-            await context.write(answer.SerializeToString())
+        try:
+            await self._health.watch(self._inflated(body), context)
+        except InvalidRequestError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     # --- the protocol -----------------------------------------------------------------------------
 
@@ -339,7 +312,7 @@ class GrpcServer:
         return message("ServerMetadataResponse")(**about)
 
     async def _model_ready(self, body: bytes, call: _Call) -> Any:
-        asked = _parsed(message("ModelReadyRequest"), body)
+        asked = parsed(message("ModelReadyRequest"), body)
         try:
             self._served(call, asked.name, asked.version)
         except InvalidRequestError:  # as over HTTP, an unknown model is not ready
@@ -347,36 +320,36 @@ class GrpcServer:
         return message("ModelReadyResponse")(ready=self._app.ready)
 
     async def _model_config(self, body: bytes, call: _Call) -> Any:
-        asked = _parsed(message("ModelConfigRequest"), body)
+        asked = parsed(message("ModelConfigRequest"), body)
         about = description.configuration(self._served(call, asked.name, asked.version))
         fields = message("ModelConfig").DESCRIPTOR.fields_by_name
         config = {name: about[name] for name in fields}
         return message("ModelConfigResponse")(config=config)
 
     async def _model_statistics(self, body: bytes, call: _Call) -> Any:
-        asked = _parsed(message("ModelStatisticsRequest"), body)
+        asked = parsed(message("ModelStatisticsRequest"), body)
         served = self._app.models.all_served()
         if asked.name:
             served = [self._served(call, asked.name, asked.version)]
         return message("ModelStatisticsResponse")(**description.statistics(served))
 
     async def _repository_index(self, body: bytes, _: _Call) -> Any:
-        asked = _parsed(message("RepositoryIndexRequest"), body)
+        asked = parsed(message("RepositoryIndexRequest"), body)
         found = self._app.repository.index(asked.ready)
         return message("RepositoryIndexResponse")(models=found)
 
     async def _load(self, body: bytes, _: _Call) -> Any:
-        asked = _parsed(message("RepositoryModelLoadRequest"), body)
+        asked = parsed(message("RepositoryModelLoadRequest"), body)
         await self._app.repository.load(asked.model_name, _values(asked.parameters))
         return message("RepositoryModelLoadResponse")()
 
     async def _unload(self, body: bytes, _: _Call) -> Any:
-        asked = _parsed(message("RepositoryModelUnloadRequest"), body)
+        asked = parsed(message("RepositoryModelUnloadRequest"), body)
         await self._app.repository.unload(asked.model_name, _values(asked.parameters))
         return message("RepositoryModelUnloadResponse")()
 
     async def _model_metadata(self, body: bytes, call: _Call) -> Any:
-        asked = _parsed(message("ModelMetadataRequest"), body)
+        asked = parsed(message("ModelMetadataRequest"), body)
         served = self._served(call, asked.name, asked.version)
         return message("ModelMetadataResponse")(**description.metadata(served, self._app.models))
 
@@ -390,7 +363,7 @@ class GrpcServer:
             raise InvalidRequestError("too many large requests at once.", 429)
         self._body_bytes += len(body)
         try:
-            request = _parsed(_Request, body)
+            request = parsed(_Request, body)
             served = self._served(call, request.model_name, request.model_version)
             return await self._computed(request, served, call)
         finally:
@@ -433,39 +406,17 @@ def _refusing(why: str) -> Callable[[bytes, _Call], Awaitable[Any]]:
     return refuse
 
 
-async def _reflected(package: str, body: bytes, _: _Call) -> Any:
-    """The answer to a question of reflection."""
-    asked = _parsed(message("ServerReflectionRequest", package), body)
-    answer = message("ServerReflectionResponse", package)(original_request=asked)
-    kind = asked.WhichOneof("message_request")
-    if kind == "list_services":
-        for service in SERVICES:
-            answer.list_services_response.service.add(name=service)
-        return answer
-    found = None
-    if kind == "file_containing_symbol":
-        found = file_of(symbol=asked.file_containing_symbol)
-    elif kind == "file_by_filename":
-        found = file_of(name=asked.file_by_filename)
-    if found is None:
-        answer.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
-        answer.error_response.error_message = "there is no such symbol or file."
-    else:
-        answer.file_descriptor_response.file_descriptor_proto.append(found)
-    return answer
+def _reflecting(package: str) -> Callable[[bytes, _Call], Awaitable[Any]]:
+    async def reflect(body: bytes, _: _Call) -> Any:
+        return reflected(package, body)
+
+    return reflect
 
 
 def _values(parameters: Any) -> dict[str, object]:
     """Parameters of a message by name."""
     kinds = {name: value.WhichOneof("parameter_choice") for name, value in parameters.items()}
     return {name: getattr(parameters[name], kind) if kind else None for name, kind in kinds.items()}
-
-
-def _parsed(kind: Any, body: bytes) -> Any:
-    try:
-        return kind.FromString(body)
-    except DecodeError:
-        raise InvalidRequestError("the request is not a valid message.") from None
 
 
 def _seconds(request: Any, served: Served, call: _Call) -> float:

@@ -27,6 +27,8 @@ _LINE_ENDS = str.maketrans({ord(end): " | " for end in "\n\r\v\f\x1c\x1d\x1e\x85
 def set_up(as_json: bool = False) -> None:
     """Write the log of this process, which only serves, to stdout and, errors, to stderr."""
     root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, Lines)]:
+        root.removeHandler(handler)
     root.addHandler(Lines(as_json))
     LOG.setLevel(logging.INFO)
     logging.getLogger(_TWICE).setLevel(logging.CRITICAL)
