@@ -43,7 +43,8 @@ class Attacked(serving_process.Running):
 
     def __init__(self, folder: Path, *options: str) -> None:
         (folder / "app.py").write_text(APP)
-        super().__init__(folder, "app.py", "--write-seconds", "3", *options)
+        # Longer than the server keeps memory after the last large answer was made.
+        super().__init__(folder, "app.py", "--write-seconds", "7", *options)
         self.until("ready after")
         host, _, port = self.address.rpartition(":")
         self.where = host, int(port)

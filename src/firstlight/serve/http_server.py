@@ -112,7 +112,9 @@ class Server:
         now = time.perf_counter()
         for connection in list(self.connections):
             connection.check_time(now)
-        if now - self.last_large > _KEEP_MEMORY_SECONDS:
+        if self.behind or self.body_bytes:
+            self.last_large = now  # they hold memory still
+        elif now - self.last_large > _KEEP_MEMORY_SECONDS:
             self.last_large = math.inf
             give_freed_memory_back()
         self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_slow)
