@@ -22,6 +22,7 @@ from firstlight.serve.engine import Engine
 from firstlight.serve.models import Models
 from firstlight.serve.openapi import document
 from firstlight.serve.signature import Signature, Tensor
+from firstlight.serve.targets import model_in_folder
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.values import Histogram, Values
@@ -575,7 +576,7 @@ def test_models_of_a_folder_are_loaded_and_unloaded_on_request(tmp_path: Path) -
         prepared.extend(model.name for model in declared)
         client.models.put(fake_loaded(lambda x: x, {1: 1e-5}, "new"))
 
-    client.app.repository.enable(tmp_path, prepare)
+    client.app.repository.enable(tmp_path, model_in_folder, prepare)
 
     def change(what: str, name: str, body: Any = b"") -> tuple[int | None, bytes]:
         seen = client.ask(f"/v2/repository/models/{name}/{what}", body)

@@ -72,11 +72,11 @@ class Balancer:
     async def _is_ready(self, replica: Running) -> bool:
         try:
             reader, writer = await asyncio.open_connection(*replica.address.split(":"))
-        except OSError:
+            writer.write(b"GET /v2/health/ready HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+        except OSError:  # it has ended
             return False
-        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
         return b" 200 " in answer[:20]
 
     async def ask(self) -> None:
@@ -136,7 +136,7 @@ def test_a_rolling_update_of_two_replicas_fails_no_request(folder: Path) -> None
             replica.stop()
         return balancer
 
-    balancer = asyncio.run(body())
+    balancer = asyncio.run(asyncio.wait_for(body(), 120))
     assert balancer.failed == 0 and balancer.done >= REQUESTS
 
 

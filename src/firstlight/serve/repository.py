@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from firstlight.errors import FirstlightError
-from firstlight.serve.declaration import NAME, Model
+from firstlight.serve.declaration import Model
 from firstlight.serve.models import Models
 from firstlight.serve.tensors import InvalidRequestError, require_known
 
-_SUFFIXES = (".py", ".frozen")
+SUFFIXES = (".py", ".frozen")
 
 
 class Repository:
@@ -23,12 +23,23 @@ class Repository:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._folder: Path | None = None
+        self._find: Callable[[Path, str], Sequence[Model]]
         self._serve: Callable[[Sequence[Model]], Awaitable[None]]
         self._lock = asyncio.Lock()
 
-    def enable(self, folder: Path, serve: Callable[[Sequence[Model]], Awaitable[None]]) -> None:
-        """Load models of this folder on request; `serve` prepares and serves them."""
-        self._folder, self._serve = folder, serve
+    def enable(
+        self,
+        folder: Path,
+        find: Callable[[Path, str], Sequence[Model]],
+        serve: Callable[[Sequence[Model]], Awaitable[None]],
+    ) -> None:
+        """Load models of this folder on request.
+
+        Args:
+            find: Returns the model of a name in a folder, or raises FirstlightError.
+            serve: Prepares and serves models.
+        """
+        self._folder, self._find, self._serve = folder, find, serve
 
     def index(self, only_ready: bool) -> list[dict[str, str]]:
         """The models served, and those of the folder that are not."""
@@ -37,7 +48,7 @@ class Repository:
             for served in self._models.all_served()
         ]
         if self._folder is not None and not only_ready:
-            names = {path.stem for path in self._folder.iterdir() if path.suffix in _SUFFIXES}
+            names = {path.stem for path in self._folder.iterdir() if path.suffix in SUFFIXES}
             found += [
                 {"name": name, "version": "", "state": "UNAVAILABLE", "reason": "not loaded"}
                 for name in sorted(names - self._models.names.keys())
@@ -54,7 +65,7 @@ class Repository:
         require_known(f"loading {name!r}", parameters, ())
         async with self._lock:
             try:
-                await self._serve(await asyncio.to_thread(_declared, folder, name))
+                await self._serve(await asyncio.to_thread(self._find, folder, name))
             except FirstlightError as error:
                 raise InvalidRequestError(f"{name!r} cannot be loaded: {error}") from None
 
@@ -78,17 +89,3 @@ class Repository:
                 "--repository DIR."
             )
         return self._folder
-
-
-def _declared(folder: Path, name: str) -> list[Model]:
-    """The model NAME of NAME.py or NAME.frozen. Raises FirstlightError if there is none."""
-    from firstlight.serve.targets import TargetError, models_in
-
-    paths = [folder / (name + suffix) for suffix in _SUFFIXES] if NAME.fullmatch(name) else []
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        raise TargetError(f"the repository has no {name[:80]}.py or {name[:80]}.frozen.")
-    found = [model for model in models_in(str(path)) if model.name == name]
-    if not found:
-        raise TargetError(f"{path.name} declares no model called {name!r}.")
-    return found

@@ -23,7 +23,7 @@ import numpy as np
 from firstlight.errors import FirstlightError
 from firstlight.import_watch import when_imported
 from firstlight.present.quantities import counted
-from firstlight.serve import openapi, page
+from firstlight.serve import openapi, page, targets
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.compiled_models import Loaded
@@ -89,7 +89,8 @@ class Service:
         most = settings.limits.body_bytes
         self.app = App(self.models, self.values, settings.token, pages, locked, most)
         if settings.repository is not None:
-            self.app.repository.enable(settings.repository, self.serve_more)
+            folder = settings.repository
+            self.app.repository.enable(folder, targets.model_in_folder, self.serve_more)
         if settings.otlp is not None:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
