@@ -21,7 +21,7 @@ from firstlight.errors import FirstlightError
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve import kept_programs
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.declaration import Input, Model
+from firstlight.serve.declaration import Model
 from firstlight.serve.program_text import Traits, traits_of
 from firstlight.serve.row_probe import Probe
 from firstlight.serve.signature import (
@@ -75,28 +75,11 @@ class Loaded:
     def buckets(self) -> list[Bucket]:
         return [bucket for lane in self.lanes.values() for bucket in lane]
 
-    def description(self) -> Loaded:
-        """A copy without executables and parameters: enough to read requests and write answers."""
-        model = Model(
-            _not_here,
-            {tensor.name: Input() for tensor in self.signature.inputs},
-            self.model.name,
-            self.model.version,
-            buckets=tuple(self.model.buckets),
-            deadline_seconds=self.model.deadline_seconds,
-        )
-        signature = replace(self.signature, axes=dict(self.signature.axes), function=_not_here)
-        return Loaded(model, signature, (), {}, 0, self.wide)
-
     def run(self, bucket: Bucket, inputs: Arrays) -> Arrays:
         """Outputs on the host. It never compiles: another shape raises a TypeError."""
         with precision_scope(self.wide):
             results = bucket.call(*self.parameters, *inputs)
         return [np.asarray(result) for result in results]
-
-
-def _not_here(*_: Any, **__: Any) -> Any:
-    raise LoadError("this process has only the description of the model.")
 
 
 def precision_scope(wide: bool) -> Any:

@@ -18,7 +18,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32)
 MAX_ROWS = 65_536
 #: Per model: each executable takes time to compile and memory to hold.
 MAX_EXECUTABLES = 256
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: NumPy's names of dtypes and the Open Inference Protocol's.
 DATATYPES = {
     "bool": "BOOL",
@@ -169,7 +169,7 @@ def model(
 
 def _require_names(given: Model) -> None:
     for what, text in (("name", given.name), ("version", given.version)):
-        if not isinstance(text, str) or not _NAME.fullmatch(text):
+        if not isinstance(text, str) or not NAME.fullmatch(text):
             raise DeclarationError(
                 f"the {what} {text!r} must be 1 to 64 letters, digits, '.', '_' or '-': it "
                 "becomes part of a URL."

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import math
 import resource
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firstlight.serve import log
 from firstlight.serve.compiled_models import Loaded
 from firstlight.serve.jobs import Job, Reason, Refusal, Result
 from firstlight.serve.lanes import INLINE_SECONDS, PACE_WEIGHT, Batch, Lane
@@ -73,6 +73,7 @@ class Engine:
         self._preemptions = _preemptions()  # at the last slow batch
         self._check_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self.departures = self._dropped_departures = 0  # of clients with rows in a queue
         self.traces: Traces | None = None
 
     def add(self, loaded: Loaded) -> dict[tuple[int, ...], Lane]:
@@ -125,6 +126,8 @@ class Engine:
 
         seconds: Its timeout, if already known.
         """
+        if self.departures != self._dropped_departures:
+            self._drop_departed()
         backlog = self._backlog_seconds()
         if all(lane.queued_rows >= lane.max_queued_rows for lane in lanes):
             return Refusal(Reason.QUEUE_FULL, backlog)
@@ -134,6 +137,8 @@ class Engine:
 
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or return why it is refused."""
+        if self.departures != self._dropped_departures:
+            self._drop_departed()
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
@@ -143,6 +148,8 @@ class Engine:
             return self._refusal(lane, job, Reason.DEADLINE, backlog)
         if not lane.queue:  # an idle lane earns no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
+            if not active and not self._occupied:
+                self._busy_since = None  # the queue may have emptied because clients have left
             lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
         lane.queue.append(job)
         lane.queued_rows = waiting
@@ -150,6 +157,12 @@ class Engine:
             self._check_by(job.deadline)
         self._wake()
         return None
+
+    def _drop_departed(self) -> None:
+        """Drop the rows of clients that have left since the last time."""
+        self._dropped_departures = self.departures
+        for lane in self._lanes:
+            lane.drop_departed()
 
     def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
         if self.traces is not None:
@@ -332,8 +345,8 @@ class Engine:
     def _failed(self, batch: Batch) -> None:
         """Run both halves again, until a request fails only because of itself."""
         lane, jobs = batch.lane, batch.jobs
-        print(f"firstlight: a batch of {lane.loaded.model.name} failed: {batch.error!r}",
-              file=sys.stderr)  # fmt: skip
+        assert batch.error is not None
+        log.failed(f"a batch of {lane.loaded.model.name}", batch.error, lane.loaded.model.name)
         if "RESOURCE_EXHAUSTED" in str(batch.error):
             lane.out_of_memory.add()
             # From now on, only a single request of this size uses this bucket.
@@ -341,7 +354,6 @@ class Engine:
                 lane.plan_for(smaller)
         if len(jobs) > 1:
             for half in batch.halves():
-                half.is_aside = batch.is_aside
                 lane.again.append(half)
             self._wake()
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -56,7 +56,8 @@ class Batch(Outputs):
     def halves(self) -> list[Batch]:
         """Its jobs in two batches."""
         middle = len(self.jobs) // 2
-        return [self.lane.batch_of(jobs) for jobs in (self.jobs[:middle], self.jobs[middle:])]
+        parts = self.jobs[:middle], self.jobs[middle:]
+        return [self.lane.batch_of(jobs, self.is_aside) for jobs in parts]
 
     def _inputs(self) -> Arrays:
         if len(self.jobs) == 1 and self.rows == self.bucket.rows:
@@ -126,9 +127,11 @@ class Lane:
     def was_fast_elsewhere(self) -> None:
         self._fast_batches_left -= self._fast_batches_left > 0
 
-    def batch_of(self, jobs: list[Job]) -> Batch:
+    def batch_of(self, jobs: list[Job], is_aside: bool) -> Batch:
         rows = sum(job.rows for job in jobs)
-        return Batch(self, self.bucket_for(rows), jobs, rows)
+        batch = Batch(self, self.bucket_for(rows), jobs, rows)
+        batch.is_aside = is_aside
+        return batch
 
     def plan_for(self, buckets: list[Bucket]) -> None:
         """Plan how many rows to put into a batch, for every number of rows in the queue."""
@@ -145,12 +148,23 @@ class Lane:
         limit = self._plan[min(self.queued_rows, len(self._plan)) - 1]
         return min(self.queued_rows, limit)
 
+    def drop_departed(self) -> None:
+        """Forget jobs whose clients have left: they must not take the place of others."""
+        self.queue = deque(self._without_departed(self.queue))
+        self.queued_rows = sum(job.rows for job in self.queue)
+
+    def _without_departed(self, jobs: Collection[Job]) -> list[Job]:
+        staying = [job for job in jobs if not job.is_gone()]
+        if len(staying) < len(jobs):
+            self.cancelled.add(len(jobs) - len(staying))
+        return staying
+
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
         """The next batch, and jobs that would miss their deadline; cancelled ones are dropped."""
         while self.again:
             batch = self.again.popleft()
-            if jobs := [job for job in batch.jobs if not job.over]:
-                return self.batch_of(jobs), []
+            if jobs := self._without_departed([job for job in batch.jobs if not job.over]):
+                return self.batch_of(jobs, batch.is_aside), []
         if not self.queue:
             return None, []
         if now < self.aside_until:

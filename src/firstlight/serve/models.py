@@ -64,6 +64,11 @@ class Served(Endpoint):
             self._codes[status] = self._values.counter(metrics.REQUESTS, *labels)
         return self._codes[status]
 
+    @property
+    def failures(self) -> int:
+        """How many requests got no result."""
+        return sum(int(c.value) for status, c in self._codes.items() if status != 200)
+
     def refused(self, reason: Reason, status: int) -> None:
         """Count a request without a result. An error of the model is not a refusal."""
         if reason is not Reason.FAILED:

@@ -6,13 +6,11 @@ They pass through a socket and the same protocol, engine and executables, with s
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,8 +20,6 @@ from firstlight.serve.compiled_models import Loaded, example_rows
 from firstlight.serve.engine import Engine
 from firstlight.serve.http_server import Connection, Server
 from firstlight.serve.models import Models
-from firstlight.serve.reader_messages import Computed, Infer, Message
-from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.telemetry.values import Values
 
 _LENGTH = re.compile(rb"content-length: (\d+)")
@@ -174,27 +170,3 @@ def _requests(loaded: Loaded) -> list[bytes]:
 def _post(path: str, body: bytes, more: bytes = b"") -> bytes:
     length = b"content-length: %d\r\n" % len(body)
     return b"POST %s HTTP/1.1\r\n%s%s\r\n%s" % (path.encode(), length, more, body)
-
-
-def rehearse_reading(setup: ReaderSetup) -> None:
-    """`rehearse` for a reader process, with zeros as results."""
-    versions = {described.number: described.loaded for described in setup.versions}
-
-    def compute(message: Message) -> None:
-        assert isinstance(message, Infer)
-        signature = versions[message.version].signature
-        sizes = dict(zip(signature.axes, message.sizes, strict=True))
-        shapes = [(message.rows, *tensor.sized(sizes)) for tensor in signature.outputs]
-        sent = [
-            memoryview(bytes(math.prod(shape) * tensor.dtype.itemsize))
-            for shape, tensor in zip(shapes, signature.outputs, strict=True)
-        ]
-        reader.received(Computed(message.number, sent))
-
-    reader = Reader(compute)
-    reader.set_up(replace(setup, token=None))
-    connection = Connection(Server(reader))
-    connection.connection_made(_NullTransport())
-    for loaded in versions.values():
-        for request in _repeated(loaded):
-            receive(connection, request)

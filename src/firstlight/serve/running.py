@@ -7,12 +7,15 @@ import gc
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +24,7 @@ import numpy as np
 from firstlight.errors import FirstlightError
 from firstlight.import_watch import when_imported
 from firstlight.present.quantities import counted
-from firstlight.serve import description, page
+from firstlight.serve import openapi, page, targets
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.compiled_models import Loaded, digest_of, load
@@ -29,8 +32,8 @@ from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import AddressError, Limits, Server, address, keep_freed_memory
+from firstlight.serve.log import LOG
 from firstlight.serve.models import Change, Models
-from firstlight.serve.readers import Readers, Say
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.signature import described
 from firstlight.serve.traces import Sampled, Traces
@@ -43,7 +46,11 @@ from firstlight.telemetry.watch.profiles import Profiles
 
 _SWITCH_SECONDS = 2e-4
 BACKLOG = 2048
+Say = Callable[[str], None]
 DRAINING = "draining: pending requests are answered, new ones are not accepted"
+#: For so long at least, a kept connection may send one more request to a server that stops.
+_LAST_CALL_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -52,14 +59,15 @@ class Settings:
     port: int = 8000
     token: bytes | None = None
     max_bytes: int | None = None  # memory limit per model
-    drain_seconds: float = 30.0
+    drain_delay: float = 0.0  # answer as before, but not ready: balancers need time to notice
+    drain_seconds: float = 30.0  # then, for what has arrived
     overdue_seconds: float = 30.0  # after which a batch that does not end makes it not ready
     stuck_seconds: float = 120.0  # and not live
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
     otlp: Sampled | None = None  # destination of traces
+    repository: Path | None = None  # a folder of models that clients may load
     with_jax: bool = True  # False: all models are frozen functions that run without it
-    readers: int = 0  # reader processes
 
 
 class Service:
@@ -82,14 +90,17 @@ class Service:
             b"/": lambda: (self._page().encode(), HTML),
         }
         locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
-        self.app = App(self.models, self.values, settings.token, pages, locked)
+        most = settings.limits.body_bytes
+        self.app = App(self.models, self.values, settings.token, pages, locked, most)
         self.app.overdue_seconds = settings.overdue_seconds
         self.app.stuck_seconds = settings.stuck_seconds
+        if settings.repository is not None:
+            folder = settings.repository
+            self.app.repository.enable(folder, targets.model_in_folder, self.serve_more)
         if settings.otlp is not None:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
         self.grpc: Any = None  # a GrpcServer
-        self.readers: Readers | None = None
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         if settings.with_jax:
@@ -101,9 +112,8 @@ class Service:
 
     @property
     def connections(self) -> int:
-        """Open connections of this process, plus reader processes that have not ended."""
-        readers = 0 if self.readers is None else len(self.readers.alive)
-        return len(self.server.connections) + readers
+        """Open connections."""
+        return len(self.server.connections)
 
     def _page(self) -> str:
         compiles = int(self.watch.request_path.value)
@@ -111,7 +121,7 @@ class Service:
 
     def _openapi(self) -> dict[str, Any]:
         current = [name.current for name in self.models.names.values()]
-        return description.openapi(current, self.settings.token is not None)
+        return openapi.document(current, self.settings.token is not None)
 
     async def listen_grpc(self, host: str, port: int) -> str:
         from firstlight.serve.grpc_server import GrpcServer  # an extra
@@ -132,17 +142,48 @@ class Service:
         limit = self.settings.max_bytes
         return [_loaded(model, self.watch, limit) for model in declared]
 
+    async def serve_more(self, declared: Sequence[Model]) -> None:
+        """Prepare models while others are served, then serve them too."""
+        loop = asyncio.get_running_loop()
+        loaded = await loop.run_in_executor(None, lambda: self.prepare(declared))
+        await rehearse(loaded)
+        for one in loaded:
+            self.models.put(one, one.model.canary_share)
+            self.deploys.open(one.model.name)
+
     async def drain(self, listener: Any) -> int:
-        """Answer pending requests and accept no new ones; returns the connections that are left."""
+        """Stop so that no request is lost; returns the connections that are left.
+
+        First nothing changes but `ready`, so that balancers go elsewhere. Then kept connections
+        end with their next answer. Then the listener closes, and what has arrived is answered.
+        """
+        delay, seconds = self.settings.drain_delay, self.settings.drain_seconds
         self.app.ready, self.app.draining = False, True
-        listener.close()
-        self.server.drain()
-        if self.readers is not None:
-            self.readers.drain()
+        await asyncio.sleep(delay)
+        self.server.draining = True
+        end = time.perf_counter() + delay + seconds
+        await while_any(lambda: self.connections, max(delay, min(_LAST_CALL_SECONDS, seconds)))
+        await self._close_listener(listener)
         if self.grpc is not None:
-            await self.grpc.drain(self.settings.drain_seconds)
-        await while_any(lambda: self.connections, self.settings.drain_seconds)
+            await self.grpc.drain(max(0.0, end - time.perf_counter()))
+        while self.connections and time.perf_counter() < end:
+            self.server.drain(idle_seconds=_LAST_CALL_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
         return self.connections
+
+    async def _close_listener(self, listener: Any) -> None:
+        """Close it once the connections in its backlog are accepted: they would be reset."""
+        loop = asyncio.get_running_loop()
+        # The event loop accepts no more, and the system goes on listening for these.
+        listening = [socket.socket(fileno=os.dup(one.fileno())) for one in listener.sockets]
+        listener.close()
+        for one in listening:
+            one.setblocking(False)
+            with one, suppress(BlockingIOError):
+                while True:
+                    accepted, _ = one.accept()
+                    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    await loop.connect_accepted_socket(self.server.connection, accepted)
 
     async def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """Rehearse, then start answering requests."""
@@ -162,7 +203,7 @@ async def while_any(connections: Callable[[], int], seconds: float) -> None:
     """Wait until no connection is left, for at most `seconds`."""
     end = time.perf_counter() + seconds
     while connections() and time.perf_counter() < end:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _is_on_cpu(settings: Settings) -> bool:
@@ -189,7 +230,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     np.seterr(over="raise")  # inherited by everything that this task starts: see `as_array`
     service = Service(settings, begin)
-    listener = await _listening(loop, service, settings, say)
+    listener = await _listening(loop, service, settings)
     host, port = listener.sockets[0].getsockname()[:2]
     say(f"listening on http://{address(host, port)}, preparing models")
     if settings.grpc_port is not None:
@@ -215,12 +256,11 @@ async def serve(
         if not stop.is_set():
             loaded = await preparing
             await service.begin_serving(loaded)
-            if service.readers is not None:
-                await service.readers.show()
             report(loaded, service.startup_seconds, say)
             await stopping
-            _end_within(settings.drain_seconds + 1)
-            say(DRAINING)
+            delay = settings.drain_delay
+            _end_within(2 * delay + settings.drain_seconds + 1)
+            say(f"draining: not ready, and answering for {delay:g} s more" if delay else DRAINING)
             left = await service.drain(listener)
             still_open = f", with {counted(left, 'connection')} still open" if left else ""
             say(f"stopped{still_open}")
@@ -231,8 +271,6 @@ async def serve(
             await service.grpc.drain(0)
         service.server.close()
         service.engine.close()
-        if service.readers is not None:
-            service.readers.end()
         if service.engine.traces is not None:
             service.engine.traces.close()
         service.watch.close()
@@ -250,17 +288,12 @@ def _end_within(seconds: float) -> None:
     timer.start()
 
 
-async def _listening(loop: Any, service: Service, settings: Settings, say: Say) -> Any:
+async def _listening(loop: Any, service: Service, settings: Settings) -> Any:
     """The listener, an object with `sockets` and `close`."""
     try:
-        if not settings.readers:
-            return await loop.create_server(
-                service.server.connection, settings.host, settings.port, backlog=BACKLOG
-            )
-        readers = Readers(service.app, settings.readers, settings.token, settings.limits, say)
-        await readers.listen(settings.host, settings.port, BACKLOG)
-        service.readers = readers
-        return readers
+        return await loop.create_server(
+            service.server.connection, settings.host, settings.port, backlog=BACKLOG
+        )
     except OSError as error:
         raise AddressError(address(settings.host, settings.port), error=error) from None
 
@@ -310,8 +343,6 @@ class _Reloading:
                 f"reload: {name} has changed but is still version {version}, so what was loaded "
                 "before keeps answering: give it another version"
             )
-        if service.readers is not None:
-            await service.readers.show()
         if loaded:
             report(loaded, time.perf_counter() - begin, self._say)
         else:
@@ -414,7 +445,7 @@ def run(
 
 
 def print_line(line: str) -> None:
-    print(f"firstlight: {line}", flush=True)
+    LOG.info(line)
 
 
 def prepare_process() -> None:
