@@ -607,3 +607,118 @@ def test_a_batch_is_cold_only_if_its_own_thread_compiled(values: Values) -> None
         return cold
 
     assert asyncio.run(body()) == [True, False, True, False]
+
+
+def test_a_model_retired_while_its_batch_runs_still_answers_all_its_requests(
+    values: Values,
+) -> None:
+    """Its batch fails after the last request has left the queue: the halves must still run."""
+    gate = Gate()
+
+    def strict(x: Any) -> Any:
+        gate(x)
+        if (x == 13).any():
+            raise ValueError("unlucky")
+        return x
+
+    async def body() -> None:
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(strict, {1: 1e-3, 4: 1e-3})).values()
+        jobs = [SeenJob([number]) for number in (-1, 13, 2)]
+        late = SeenJob([-2], deadline=time.perf_counter() + 0.2)
+        for job in (*jobs, late):
+            engine.submit(lane, job)
+        await until(gate.entered.is_set)
+        engine.remove([lane])
+        await until(lambda: late.outcome is not None)  # at its deadline, while the batch runs
+        assert late.outcome == Refusal(Reason.EXPIRED)
+        gate.opened.set()
+        await until(lambda: all(job.outcome is not None for job in jobs))
+        assert (jobs[0].numbers, jobs[2].numbers) == ([-1], [2])
+        assert jobs[1].outcome == Refusal(Reason.FAILED)
+        assert engine.idle and not engine._lanes
+        engine.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_that_leaves_while_its_batch_runs_costs_no_further_batch(
+    values: Values, fails: bool
+) -> None:
+    gate = Gate()
+
+    def strict(x: Any) -> Any:
+        gate(x)
+        if fails and len(x) > 1:
+            raise ValueError("unlucky")
+        return 2 * x
+
+    calls = Calls(strict)
+
+    async def body() -> None:
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(calls, {1: 1.0, 4: 1.0})).values()
+        stays, leaves, waits = SeenJob([-1]), SeenJob([5]), SeenJob([7])
+        for job in (stays, leaves):
+            assert engine.submit(lane, job) is None
+        await until(gate.entered.is_set)
+        leaves.gone = True
+        engine.departures += 1
+        assert engine.submit(lane, waits) is None
+        gate.opened.set()
+        await until(lambda: engine.idle)
+        assert (stays.numbers, waits.numbers) == ([-2], [14])
+        # The row of the client that has left was only in the batch that ran already.
+        assert calls.rows == ([4, 1, 1] if fails else [4, 1])
+        assert count(values, metrics.CANCELLED) == fails
+        assert lane.queued_rows == 0
+        engine.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_waiting_of_a_source_aside_does_not_look_slow_and_ends_when_it_leaves(
+    values: Values, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    now = 0.0
+    simulate(monkeypatch, lambda: now)
+
+    def strict(x: Any) -> Any:
+        nonlocal now
+        now += 7e-3
+        if (x == 13).any():
+            raise ValueError("unlucky")
+        return x
+
+    async def body() -> None:
+        nonlocal now
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(strict, {1: 7e-3})).values()
+        bad, good = Source(), Source()
+        for source, number in ((bad, 13), (bad, 13), (good, 1), (bad, 13), (bad, 13)):
+            engine.submit(lane, SeenJob([number], source=source))
+        while len(lane.queue) > 1:
+            await asyncio.sleep(0)
+        (waiting,) = lane.queue  # it would have to wait for its share of the device
+        pace = lane.row_seconds
+        assert isinstance(waiting, SeenJob) and bad.is_aside
+        for _ in range(3):
+            await asyncio.sleep(0)
+        now += 0.03
+        assert lane.queue
+        waiting.gone = leaves
+        engine.departures += leaves
+        honest = [SeenJob([i], arrived=now, deadline=now + 0.1, source=good) for i in range(3)]
+        assert [engine.submit(lane, job) for job in honest] == [None] * 3
+        await until(lambda: all(job.outcome is not None for job in honest))
+        assert [job.numbers for job in honest] == [[0], [1], [2]]
+        assert lane.row_seconds == pytest.approx(pace, rel=1e-6)
+        now += 1.0
+        await until(lambda: engine.idle)
+        assert waiting.outcome == (None if leaves else Refusal(Reason.FAILED))
+        assert count(values, metrics.CANCELLED) == leaves
+        engine.close()
+
+    asyncio.run(body())

@@ -83,7 +83,7 @@ class Engine:
         return lanes
 
     def remove(self, lanes: Iterable[Lane]) -> None:
-        """Retire lanes: they are forgotten once their queues are empty."""
+        """Retire lanes: they are forgotten once all their jobs have ended."""
         for lane in lanes:
             lane.retired = True
         self._forget_retired()
@@ -100,7 +100,9 @@ class Engine:
             self._wake()
 
     def _forget_retired(self) -> None:
-        self._lanes = [lane for lane in self._lanes if lane.has_work or not lane.retired]
+        self._lanes = [
+            lane for lane in self._lanes if lane.has_work or lane.running or not lane.retired
+        ]
 
     @property
     def idle(self) -> bool:
@@ -163,6 +165,7 @@ class Engine:
         self._dropped_departures = self.departures
         for lane in self._lanes:
             lane.drop_departed()
+        self._forget_retired()
 
     def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
         if self.traces is not None:
@@ -207,6 +210,8 @@ class Engine:
             lane for lane in self._lanes if (lane.queue or lane.again) and self._may_run(lane, now)
         ]
         if not waiting:
+            if not self._occupied:  # what is queued waits for its turn, not for the device
+                self._busy_since = None
             return
         lane = min(waiting, key=lambda lane: lane.device_seconds)
         batch, expired = lane.take(now)
@@ -260,6 +265,8 @@ class Engine:
         if batch.seconds < INLINE_SECONDS:
             lane.was_fast_elsewhere()
         self._finished(batch)
+        if lane.retired:
+            self._forget_retired()
         self._wake()
 
     def _check_by(self, when: float) -> None:
@@ -276,6 +283,7 @@ class Engine:
         self._check_at, self._timer, now = math.inf, None, time.perf_counter()
         for lane in self._lanes:
             self._expire(lane, now)
+        self._forget_retired()
         for batch in self._in_flight:
             release_at = batch.began + max(batch.limit, _RELEASE_SECONDS)
             if batch.is_released:
