@@ -353,7 +353,11 @@ def test_a_new_version_takes_over_and_a_canary_gets_its_share(client: Client) ->
 
 
 def test_openapi_describes_every_model(client: Client) -> None:
-    made = document([name.current for name in client.models.names.values()], with_token=True)
+    current = [name.current for name in client.models.names.values()]
+    abort = "/v2/models/pair/canary/abort"  # which needs a token
+    assert abort not in document(current, with_token=False)["paths"]
+    made = document(current, with_token=True)
+    assert made["paths"].keys() > {abort, "/v2/models/pair/infer"}
     plain = made["paths"]["/models/pair"]["post"]
     schema = plain["requestBody"]["content"]["application/json"]["schema"]
     assert all(one["required"] == ["x"] for one in schema["anyOf"])
@@ -815,6 +819,9 @@ def test_models_of_a_folder_are_loaded_and_unloaded_on_request(tmp_path: Path) -
     assert states() == dict.fromkeys(("broken", "new", "other"), "UNAVAILABLE")
     assert change("load", "new") == (200, b"") and prepared == ["new"]
     assert states()["new"] == "READY"
+    assert client.ask("/models/new", {"x": [1]}).status == 200
+    # A reload of the files, which do not declare it, keeps it.
+    assert client.models.settle([declared()], client.app.repository.loaded) == []
     assert client.ask("/models/new", {"x": [1]}).status == 200
     for name, why in (("other", b"no model called"), ("broken", b"ZeroDivision"), ("..", b"no ..")):
         status, answered = change("load", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -162,12 +162,17 @@ class Models:
             return Change.TAKEN_BACK
         return Change.SAME if model.version == served.get("canary") else Change.NEW
 
-    def settle(self, declared: Sequence[Model]) -> list[str]:
-        """End what is no longer declared, and take over shares; returns what was done."""
+    def settle(self, declared: Sequence[Model], kept: Collection[str] = ()) -> list[str]:
+        """End what is no longer declared, and take over shares; returns what was done.
+
+        kept: Names that were not declared, but loaded on request.
+        """
         done = []
         by_name = {model.name: model for model in declared}
         for name, deployment in list(self.names.items()):
             model, canary = by_name.get(name), deployment.canary
+            if model is None and name in kept:
+                continue
             if model is None:
                 self.remove(name)
                 done.append(f"{name} is no longer declared and was removed")

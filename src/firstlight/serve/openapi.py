@@ -56,7 +56,8 @@ def document(served: Iterable[Served], with_token: bool) -> Plain:
     index = _operation("Models and their states.", ("200", "400", "401"), _list_of(_OBJECT), ready)
     index["requestBody"]["required"] = False
     paths["/v2/repository/index"] = {"post": index}
-    for one in served:
+    found = list(served)
+    for one in found:
         paths |= _paths(one)
     made: Plain = {
         "openapi": "3.1.0",
@@ -64,6 +65,10 @@ def document(served: Iterable[Served], with_token: bool) -> Plain:
         "paths": paths,
     }
     if with_token:
+        for one in found:
+            name = one.model.name
+            abort = _operation(f"End the canary of {name}.", ("200", "401", "404", "409"), _OBJECT)
+            paths[f"/v2/models/{name}/canary/abort"] = {"post": abort}
         scheme = {"type": "http", "scheme": "bearer"}
         made |= {"components": {"securitySchemes": {"token": scheme}}}
         made |= {"security": [{"token": []}]}

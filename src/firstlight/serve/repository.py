@@ -22,6 +22,7 @@ class Repository:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self.loaded: set[str] = set()  # names that are served because a client has asked for them
         self._folder: Path | None = None
         self._find: Callable[[Path, str], Sequence[Model]]
         self._serve: Callable[[Sequence[Model]], Awaitable[None]]
@@ -66,6 +67,7 @@ class Repository:
         async with self._lock:
             try:
                 await self._serve(await asyncio.to_thread(self._find, folder, name))
+                self.loaded.add(name)
             except FirstlightError as error:
                 raise InvalidRequestError(f"{name!r} cannot be loaded: {error}") from None
 
@@ -81,6 +83,7 @@ class Repository:
             if name not in self._models.names:
                 raise InvalidRequestError(f"no model {name[:80]!r} is served.")
             self._models.remove(name)
+            self.loaded.discard(name)
 
     def _enabled(self) -> Path:
         if self._folder is None:

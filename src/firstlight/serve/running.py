@@ -145,11 +145,16 @@ class Service:
     async def serve_more(self, declared: Sequence[Model]) -> None:
         """Prepare models while others are served, then serve them too."""
         loop = asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(None, lambda: self.prepare(declared))
-        await rehearse(loaded)
+        await self.serve_also(await loop.run_in_executor(None, lambda: self.prepare(declared)))
+
+    async def serve_also(self, loaded: Sequence[Loaded]) -> None:
+        """Rehearse new versions, then serve them beside others or in their place."""
+        _forget_traces([*loaded, *(served.loaded for served in self.models.all_served())])
+        rehearsed = await rehearse(loaded)
         for one in loaded:
             self.models.put(one, one.model.canary_share)
             self.deploys.open(one.model.name)
+        self.models.rehearsed |= rehearsed
 
     async def drain(self, listener: Any) -> int:
         """Stop so that no request is lost; returns the connections that are left.
@@ -323,14 +328,10 @@ class _Reloading:
         except FirstlightError as error:
             self._say(f"reload failed, the old versions stay: {error}")
             return
-        _forget_traces([*loaded, *(served.loaded for served in models.all_served())])
-        rehearsed = await rehearse(loaded)
         for one in loaded:
             self._say_other_format(one)
-            models.put(one, one.model.canary_share)
-            service.deploys.open(one.model.name)
-        models.rehearsed |= rehearsed
-        for line in models.settle(declared):
+        await service.serve_also(loaded)
+        for line in models.settle(declared, service.app.repository.loaded):
             self._say(f"reload: {line}")
         for model, change in changes:
             if change is Change.TAKEN_BACK:
