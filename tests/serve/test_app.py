@@ -476,11 +476,8 @@ def test_a_batch_that_does_not_end_makes_ready_and_then_live_503_with_the_models
         return x
 
     async def body() -> None:
-        values = Values()
-        engine = Engine(values)
-        models = Models(engine, values, lambda: 1.0)
-        app = App(models, values)
-        app.ready = True
+        client = Client()
+        app, engine, models, values = client.app, client.engine, client.models, client.values
         models.put(fake_loaded(blocked, {1: 1e-3}, "stuck"))
         models.put(fake_loaded(lambda x: x, {1: 1e-6}, "well"))
 
@@ -515,11 +512,8 @@ def test_a_batch_that_does_not_end_makes_ready_and_then_live_503_with_the_models
 
 def test_an_error_of_a_model_is_not_counted_as_refused() -> None:
     async def body() -> None:
-        values = Values()
-        engine = Engine(values)
-        models = Models(engine, values, lambda: 1.0)
-        app = App(models, values)
-        app.ready = True
+        client = Client()
+        app, engine, models, values = client.app, client.engine, client.models, client.values
         models.put(fake_loaded(lambda x: 1 / 0, {1: 1e-6}, "broken"))
         asked = SeenExchange("/models/broken", b'{"x": [1]}', arrived=time.perf_counter())
         app.handle(asked)

@@ -18,7 +18,7 @@ import msgspec
 from firstlight.serve import description, log
 from firstlight.serve.http_formats import ParsedRequest
 from firstlight.serve.jobs import Job, Reason, Refusal, Result, Source
-from firstlight.serve.models import Deployment, Endpoint, Models, Served
+from firstlight.serve.models import Deployment, Models, Served
 from firstlight.serve.repository import Repository
 from firstlight.serve.tensors import MAX_TIMEOUT, InvalidRequestError, Rows, decode, inflated
 from firstlight.telemetry import metrics
@@ -178,7 +178,7 @@ def require_method(exchange: Exchange, *allowed: bytes) -> None:
 
 
 def parse_inference(
-    exchange: Exchange, endpoint: Endpoint, plain: bool, most: int
+    exchange: Exchange, served: Served, plain: bool, most: int
 ) -> tuple[Rows, ParsedRequest | None]:
     """The rows of a request for inference. Raises InvalidRequestError.
 
@@ -189,9 +189,9 @@ def parse_inference(
     if b"content-encoding" in headers:
         exchange.body = _decoded(exchange.body, headers[b"content-encoding"].lower(), most)
     if plain:
-        return endpoint.plain.read(exchange.body), None
+        return served.plain.read(exchange.body), None
     length = headers.get(b"inference-header-content-length")
-    parsed = endpoint.protocol.read(exchange.body, None if length is None else _whole(length))
+    parsed = served.protocol.read(exchange.body, None if length is None else _whole(length))
     return parsed.rows, parsed
 
 
@@ -209,16 +209,16 @@ def _decoded(body: Any, encoding: bytes, most: int) -> Any:
 
 def answer_result(
     exchange: Exchange,
-    endpoint: Endpoint,
+    served: Served,
     parsed: ParsedRequest | None,
     extents: dict[str, int] | None,
     result: Result,
 ) -> None:
     """Answer with a result, in the format of the request."""
     if parsed is None:
-        exchange.answer(200, [endpoint.plain.write(extents, result)])
+        exchange.answer(200, [served.plain.write(extents, result)])
         return
-    parts, json_bytes = endpoint.protocol.write(parsed, result)
+    parts, json_bytes = served.protocol.write(parsed, result)
     if json_bytes is None:
         exchange.answer(200, parts)
     else:
@@ -243,12 +243,12 @@ def timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def deadline_of(
-    exchange: Exchange, endpoint: Endpoint, parsed: ParsedRequest | None, seconds: float | None
+    exchange: Exchange, served: Served, parsed: ParsedRequest | None, seconds: float | None
 ) -> float:
     """When the result is due; seconds: the timeout in the headers."""
     if seconds is None and parsed is not None:
         seconds = parsed.timeout_seconds
-    return exchange.arrived + (endpoint.model.deadline_seconds if seconds is None else seconds)
+    return exchange.arrived + (served.model.deadline_seconds if seconds is None else seconds)
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes | None]:
@@ -461,7 +461,7 @@ class App(Handler):
         known = ", ".join(self.models.names)
         raise InvalidRequestError(f"no such model. There are: {known}.", 404)
 
-    def _choose(self, exchange: Exchange, deployment: Deployment[Served]) -> Served:
+    def _choose(self, exchange: Exchange, deployment: Deployment) -> Served:
         wants_canary = exchange.headers.get(CANARY_HEADER) == b"true"
         return deployment.choose(wants_canary, self.models.draw)
 

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
 
 from firstlight.serve.canaries import Trial
 from firstlight.serve.compiled_models import Loaded
@@ -20,30 +19,16 @@ from firstlight.serve.signature import described
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Counter, Values
 
-V = TypeVar("V", bound="Endpoint")
 #: Versions no longer served whose metrics are exported.
 _RETIRED_VERSIONS = 2
 
 
-class Endpoint:
-    """One version of a model with its paths and request formats."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded, self.model = loaded, loaded.model
-        self.protocol, self.plain = Protocol(loaded), PlainJson(loaded)
-
-    @property
-    def paths(self) -> dict[bytes, bool]:
-        """The paths of inference, and whether their format is plain JSON."""
-        name = self.model.name.encode()
-        return {b"/v2/models/%s/infer" % name: False, b"/models/%s" % name: True}
-
-
-class Served(Endpoint):
-    """A version with its lanes and metrics."""
+class Served:
+    """One version of a model with its paths, request formats, lanes and metrics."""
 
     def __init__(self, loaded: Loaded, engine: Engine, values: Values) -> None:
-        super().__init__(loaded)
+        self.loaded, self.model = loaded, loaded.model
+        self.protocol, self.plain = Protocol(loaded), PlainJson(loaded)
         self.lanes: dict[tuple[int, ...], Lane] = engine.add(loaded)
         name = self.model.name
         self.warm = values.histogram(metrics.REQUEST_DURATION, name, "warm")
@@ -51,6 +36,12 @@ class Served(Endpoint):
         self._values = values
         self._codes: dict[int, Counter] = {}
         self.succeeded = self.code(200)
+
+    @property
+    def paths(self) -> dict[bytes, bool]:
+        """The paths of inference, and whether their format is plain JSON."""
+        name = self.model.name.encode()
+        return {b"/v2/models/%s/infer" % name: False, b"/models/%s" % name: True}
 
     def takes_what(self, other: Served) -> bool:
         """Whether its inputs and outputs are those of another version."""
@@ -87,22 +78,22 @@ class Served(Endpoint):
 
 
 @dataclass
-class Deployment(Generic[V]):
+class Deployment:
     """The versions of one name. `canary` gets `share` of the requests, and all that ask for it."""
 
-    current: V
-    canary: V | None = None
+    current: Served
+    canary: Served | None = None
     share: float = 0.0
     taken_back: str | None = None  # the version of the last canary that failed
     trial: Trial | None = None
     retired: deque[str] = field(default_factory=deque)  # versions whose metrics are still exported
 
-    def versions(self) -> Iterator[tuple[str, V]]:
+    def versions(self) -> Iterator[tuple[str, Served]]:
         yield "current", self.current
         if self.canary is not None:
             yield "canary", self.canary
 
-    def choose(self, wants_canary: bool, draw: Callable[[], float]) -> V:
+    def choose(self, wants_canary: bool, draw: Callable[[], float]) -> Served:
         """draw: Returns uniform random numbers between 0 and 1."""
         if self.canary is not None and (wants_canary or draw() < self.share):
             return self.canary
@@ -124,9 +115,9 @@ class Models:
     engine: Engine
     values: Values
     draw: Callable[[], float]  # uniform between 0 and 1
-    names: dict[str, Deployment[Served]] = field(default_factory=dict)
+    names: dict[str, Deployment] = field(default_factory=dict)
     #: The paths of inference, and whether their format is plain JSON.
-    paths: dict[bytes, tuple[Deployment[Served], bool]] = field(default_factory=dict)
+    paths: dict[bytes, tuple[Deployment, bool]] = field(default_factory=dict)
     say: Callable[[str], None] = lambda _: None  # called when a canary is taken back
     #: Median latency of the rehearsal, by name and version.
     rehearsed: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -212,7 +203,7 @@ class Models:
     def all_served(self) -> list[Served]:
         return [served for each in self.names.values() for _, served in each.versions()]
 
-    def _begin_canary(self, deployment: Deployment[Served], made: Served, share: float) -> None:
+    def _begin_canary(self, deployment: Deployment, made: Served, share: float) -> None:
         name = made.model.name
         self.values.counter(metrics.CANARIES_TAKEN_BACK, name)  # exported from now on, as 0
 
@@ -226,7 +217,7 @@ class Models:
             for lane in lanes.values():
                 lane.arm = arm
 
-    def _end_canary(self, deployment: Deployment[Served]) -> None:
+    def _end_canary(self, deployment: Deployment) -> None:
         """Its requests that wait are answered by the current version, if that takes them."""
         canary, current = deployment.canary, deployment.current
         if canary is None or deployment.trial is None:
@@ -240,7 +231,7 @@ class Models:
                 self.engine.move(lane, current.lanes[sizes], current)
         self._retire(deployment, canary)
 
-    def _retire(self, deployment: Deployment[Served], old: Served) -> None:
+    def _retire(self, deployment: Deployment, old: Served) -> None:
         """Requests in its queue are still answered."""
         self.engine.remove(old.lanes.values())
         name, version = old.model.name, old.model.version
@@ -256,7 +247,7 @@ class Models:
             if all(gone != each.model.version for _, each in deployment.versions()):
                 self.values.drop(model=name, version=gone)
 
-    def _describe(self, deployment: Deployment[Served]) -> None:
+    def _describe(self, deployment: Deployment) -> None:
         def waiting() -> float:
             served = (version for _, version in deployment.versions())
             return sum(lane.queued_rows for each in served for lane in each.lanes.values())
