@@ -341,7 +341,7 @@ def test_hung_models_cost_neither_the_others_nor_health_nor_the_end_of_the_proce
 ) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     os.mkfifo(tmp_path / "pipe")
-    options = ("--drain-seconds", "1", "--stuck-seconds", "0.001")
+    options = ("--drain-delay", "0.5", "--drain-seconds", "1", "--stuck-seconds", "0.001")
     server = serving_process.Running(tmp_path, "hangs.py", *options)
     server.until("ready after")
     soon = {"firstlight-timeout": "0.2"}
@@ -354,7 +354,15 @@ def test_hung_models_cost_neither_the_others_nor_health_nor_the_end_of_the_proce
     text = server.ask("GET", "/metrics")[1]
     overdue = re.findall(r'^firstlight_batch_overdue_seconds{model="(\w+)"} (\S+)$', text, re.M)
     assert {model for model, age in overdue if float(age) > 0.2} == {"endless", "waiting"}
-    assert server.stop() == 0
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        body = b'{"n": [3]}'
+        head = b"POST /models/endless HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
+        client.sendall(head % len(body) + body)  # its deadline is after the end of the server
+        server.process.send_signal(signal.SIGTERM)
+        # The delay, its last calls and the drain are waited for, not cut off.
+        server.until("with 1 connection still open")
+        assert server.ended() == 0
 
 
 RELOADED = """
