@@ -410,6 +410,25 @@ def test_health_is_checked_by_service_and_model_and_needs_no_token() -> None:
     asyncio.run(body())
 
 
+def test_a_batch_that_does_not_end_is_seen_in_the_health_of_its_model_and_of_the_server() -> None:
+    gate = Gate()
+
+    async def body() -> None:
+        async with serving(slow=gate) as served:
+            call = asyncio.ensure_future(served.double([1], "slow"))
+            await gate.is_entered()
+            while not served.app.models.engine.stuck(0.0):
+                await asyncio.sleep(0)
+            served.app.overdue_seconds = 0.0
+            for service, status in ((b"", 2), (b"slow", 2), (b"double", 1)):
+                assert await health(served, service) == bytes([8, status])
+            gate.opened.set()
+            assert await call == [1]
+            assert await health(served, b"slow") == b"\x08\x01"
+
+    asyncio.run(body())
+
+
 def test_a_watcher_of_health_sees_changes_and_the_end() -> None:
     async def body() -> None:
         async with serving() as served:
