@@ -36,7 +36,7 @@ row, number = serve.Input("float32", (2,)), serve.Input("int32", (), default=1)
 
 @serve.model(inputs={"x": row, "n": number}, buckets=(1, 4))
 def pair(x, n):
-    return {"y": x * n[:, None]}
+    return {"y": x * n}
 
 
 @serve.model(
@@ -44,14 +44,12 @@ def pair(x, n):
     axes={"length": (4, 16)}, buckets=(1, 2),
 )
 def total(tokens, mask):
-    return {"total": jnp.where(mask, tokens, 0).sum(axis=1), "kept": mask}
+    return {"total": jnp.where(mask, tokens, 0).sum(), "kept": mask}
 """
 BODY = '{"x": [[1, 2]]}'
 AT_ONCE, SLOW_CLIENTS = 8, 20
 REQUEST_SECONDS = 2
 #: Not that all data that fit the schema are accepted: it cannot say "as many rows as the other".
-CHECKS = ("not_a_server_error", "negative_data_rejection", "status_code_conformance",
-          "content_type_conformance", "response_schema_conformance")  # fmt: skip
 MAX_GROWTH_BYTES = 32 * 2**20
 HEAD = b"POST /models/pair HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
 
@@ -119,7 +117,7 @@ def slow(port: int) -> tuple[Counter[int], int]:
 def by_schemathesis(port: int, examples: int, seed: int) -> tuple[int, str]:
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/openapi.json"),
-        *("--checks", ",".join(CHECKS)),
+        *("--checks", "all"),
         *("--phases", "coverage,fuzzing", "--max-examples", str(examples), "--seed", str(seed)),
         *("--continue-on-failure", "--warnings", "off", "--suppress-health-check", "all"),
     ]
@@ -134,13 +132,12 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261116)
-    parser.add_argument("--readers", default="0", help="processes that read requests")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
         (folder / "app.py").write_text(APP)
         command = [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", str(port)]
-        command += ["--request-seconds", str(REQUEST_SECONDS), "--readers", options.readers]
+        command += ["--request-seconds", str(REQUEST_SECONDS)]
         with running("firstlight", command, port, "/models/pair", folder, BODY) as server:
             return fuzz(server, options.requests, options.seed)
 

@@ -26,7 +26,6 @@ import serve_peers
 from firstlight.load.summary import quantile
 from serve_process import (
     BODY,
-    CONNECTIONS,
     Load,
     at_rate,
     commands,
@@ -37,17 +36,19 @@ from serve_process import (
     write_programs,
     wrk,
 )
+from serve_tail import tail
 from serve_trials import binary, gpu, kill, overload
 
-NEED_WRK = ("throughput", "steady", "overload")
+NEED_WRK = ("throughput", "steady", "overload", "tail")
+AT_CONNECTIONS = (1, 8, 64)
 WITHOUT_WRK = ("binary", "starts", "kill", "gpu")
 
 
 def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
-    """Requests per second and p99, all servers in turns."""
+    """Requests per second and p99 at several numbers of connections, all servers in turns."""
     from contextlib import ExitStack
 
-    loads: dict[str, list[Load]] = {}
+    loads: dict[tuple[int, str], list[Load]] = {}
     with ExitStack() as stack:
         servers = [
             stack.enter_context(running(*contender, folder))
@@ -56,18 +57,21 @@ def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> No
         for server in servers:
             wrk(server, folder, 2)
         for _ in range(rounds):
-            for server in servers:
-                loads.setdefault(server.name, []).append(wrk(server, folder, seconds))
+            for connections in AT_CONNECTIONS:
+                for server in servers:
+                    load = wrk(server, folder, seconds, connections)
+                    loads.setdefault((connections, server.name), []).append(load)
         compiles = metric(servers[0].port, "firstlight_request_path_compiles_total")
-    print(f"{CONNECTIONS} connections, one row per request; median of {rounds} rounds")
-    medians = {name: median_load(seen) for name, seen in loads.items()}
-    ours = medians["firstlight"]
-    for name, load in medians.items():
+    print(f"one row per request; median of {rounds} rounds")
+    medians = {key: median_load(seen) for key, seen in loads.items()}
+    for (connections, name), load in medians.items():
+        ours = medians[connections, "firstlight"]
         rate = ours.requests_per_second / load.requests_per_second
         p99 = ours.p99_seconds / load.p99_seconds
         print(
-            f"  {name:14} {load.requests_per_second:8.0f} req/s  p99 {load.p99_seconds * 1e3:7.2f}"
-            f" ms  errors {load.errors:5}  {load.cpu_seconds * 1e6:5.0f} µs of processor time;"
+            f"  {connections:3} connections  {name:14} {load.requests_per_second:8.0f} req/s"
+            f"  p50 {load.median_seconds * 1e3:6.2f} ms  p99 {load.p99_seconds * 1e3:7.2f} ms"
+            f"  errors {load.errors:5}  {load.cpu_seconds * 1e6:5.0f} µs of processor time;"
             f" firstlight: {rate:5.2f}x at {p99:4.2f}x its p99"
         )
     print(f"  requests that met a compile: {compiles:.0f}")
@@ -76,6 +80,7 @@ def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> No
 def median_load(seen: list[Load]) -> Load:
     return Load(
         statistics.median(load.requests_per_second for load in seen),
+        statistics.median(load.median_seconds for load in seen),
         statistics.median(load.p99_seconds for load in seen),
         sum(load.errors for load in seen),
         statistics.median(load.cpu_seconds for load in seen),
@@ -196,6 +201,7 @@ def main() -> None:
             "starts": lambda: starts(folder, options.rounds),
             "overload": lambda: overload(folder, 10 * options.seconds),
             "kill": lambda: kill(folder, options.rounds),
+            "tail": lambda: tail(folder, options.seconds),
             "gpu": lambda: gpu(folder, options.seconds),
         }
         for part, measure in parts.items():

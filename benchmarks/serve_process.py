@@ -39,6 +39,7 @@ class Load:
     """What wrk measured."""
 
     requests_per_second: float
+    median_seconds: float
     p99_seconds: float
     errors: int
     cpu_seconds: float  # of the server's processes, per request: what a busy machine disturbs least
@@ -131,8 +132,8 @@ def running(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def wrk(server: Server, folder: Path, seconds: int) -> Load:
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", "post.lua"]
+def wrk(server: Server, folder: Path, seconds: int, connections: int = CONNECTIONS) -> Load:
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", "post.lua"]
     url = f"http://127.0.0.1:{server.port}{server.path}"
     before = cpu_seconds(server)
     done = subprocess.run(
@@ -140,13 +141,14 @@ def wrk(server: Server, folder: Path, seconds: int) -> Load:
     ).stdout
     spent = cpu_seconds(server) - before
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done)
-    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", done)
+    p50, p99 = (re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", done) for share in (50, 99))
     wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", done)
     count = re.search(r"(\d+) requests in", done)
-    assert rate and p99 and count, done
-    unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[p99[2]]
+    assert rate and p50 and p99 and count, done
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+    median, tail = (float(found[1]) * units[found[2]] for found in (p50, p99))
     errors = int(wrong[1]) if wrong else 0
-    return Load(float(rate[1]), float(p99[1]) * unit, errors, spent / int(count[1]))
+    return Load(float(rate[1]), median, tail, errors, spent / int(count[1]))
 
 
 def cpu_seconds(server: Server) -> float:

@@ -233,17 +233,11 @@ def kill(folder: Path, rounds: int) -> None:
 
 def gpu(folder: Path, seconds: int) -> None:
     """An MLP 1024 wide, 64 connections: requests per second, and how long the device is idle."""
-    for readers in dict.fromkeys((0, min(8, (os.cpu_count() or 1) // 2))):
-        print(f"{readers} processes read requests:" if readers else "One process does everything:")
-        _wide(folder, seconds, readers)
-
-
-def _wide(folder: Path, seconds: int, readers: int) -> None:
     (folder / "wide_app.py").write_text(serve_peers.WIDE)
     port = free_port()
     command = [
         *(sys.executable, "-m", "firstlight", "serve", "wide_app.py"),
-        *("--port", str(port), "--readers", str(readers)),
+        *("--port", str(port)),
     ]
     row = np.random.default_rng(0).normal(size=(1, 1024)).astype(np.float32)
     plain = json.dumps({"x": row.tolist()})

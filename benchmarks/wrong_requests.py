@@ -11,6 +11,7 @@ import numpy as np
 VALUES: list[Any] = [
     None, True, 0, -1, 2**31, 2**63, 2**64, 10**400, 1e308, -0.0, "", "x", "FP32", "\ud800", [],
     {}, [[]], [[[[[[[[[1]]]]]]]]], [1, "2"], [1, [2]], {"a": {"b": []}}, "9" * 500, [1.5, 2, 3, 4],
+    [1] * 65, [0, 10**30], [0], 10**30, 1e39, -1e39,
 ]  # fmt: skip
 PATHS = [b"/v2/models/pair/infer", b"/models/pair", b"/v2/models/pair/versions/1/infer"]
 ODD_PATHS = [b"/", b"*", b"//", b"/v2/models//infer", b"/v2/models/%00/infer", b"/models/\xff",

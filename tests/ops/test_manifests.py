@@ -51,6 +51,18 @@ def test_containers_are_unprivileged_and_have_a_gpu() -> None:
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
+def test_a_pod_has_time_to_drain_and_needs_no_hook() -> None:
+    for pod, container in containers():
+        if container["args"][0] != "serve":
+            continue
+        options = build_parser().parse_args(container["args"])
+        assert "lifecycle" not in container
+        probe = container["readinessProbe"]
+        assert options.drain_delay >= probe["periodSeconds"] * probe["failureThreshold"]
+        needed = 2 * options.drain_delay + options.drain_seconds
+        assert pod["terminationGracePeriodSeconds"] > needed
+
+
 def test_the_autoscaler_uses_a_metric_of_the_catalogue() -> None:
     metric = manifests.AUTOSCALER["spec"]["metrics"][0]["pods"]["metric"]["name"]
     assert metric in {known.name for known in CATALOGUE}

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from firstlight.serve import Input, Model
-from firstlight.serve.app import App, Exchange
+from firstlight.serve.app import Exchange
 from firstlight.serve.compiled_models import Bucket, Loaded
-from firstlight.serve.engine import Job, Refusal, Result
-from firstlight.serve.http_server import Limits
-from firstlight.serve.reader_messages import Link, Ready, Setup
-from firstlight.serve.readers import ReaderProcess, Readers
-from firstlight.serve.reading import Reader
+from firstlight.serve.jobs import Job, Refusal, Result, Source
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.serve.tensors import Rows
 
@@ -48,16 +42,21 @@ class SeenJob(Job):
         deadline: float = 1e9,
         arrived: float = 0.0,
         gone: bool = False,
+        source: Source | None = None,
     ) -> None:
         array = np.array(numbers, np.float32)
         super().__init__(Rows([array], len(array)), deadline, arrived)
-        self.gone = gone
+        self.gone, self.sent_by = gone, source
         self.outcome: Result | Refusal | None = None
 
     def is_gone(self) -> bool:
         return self.gone
 
+    def source(self) -> Source | None:
+        return self.sent_by
+
     def finish(self, outcome: Result | Refusal) -> None:
+        assert self.outcome is None, "answered twice"
         self.outcome = outcome
 
     @property
@@ -93,41 +92,3 @@ class SeenExchange(Exchange):
         assert self.status is None, "answered twice"
         self.status, self.content_type, self.more = status, content_type, more
         self.answered = b"".join(parts)
-
-
-class ReaderInMemory:
-    """A reader and its owner in one process, connected by messages that arrive in pieces."""
-
-    def __init__(self, app: App, token: bytes | None, draw: Callable[[], float]) -> None:
-        self.readers = Readers(app, 1, token, Limits(), print)
-        self.process = ReaderProcess(self.readers)
-        self.readers.alive.append(self.process)
-        link = Link(self._received, lambda: None)
-        link.connection_made(_Pieces(self.process.link))
-        self.process.link.connection_made(_Pieces(link))
-        self.send = link.send
-        self.reader = Reader(link.send, draw)
-
-    def _received(self, message: Any) -> None:
-        if isinstance(message, Setup):
-            if not self.reader.is_set_up:
-                self.send(Ready())
-            self.reader.set_up(pickle.loads(message.pickled))
-        else:
-            self.reader.received(message)
-
-    async def set_up(self) -> None:
-        await self.readers.show()
-
-
-class _Pieces:
-    """A transport that splits messages at random places."""
-
-    def __init__(self, to: Link) -> None:
-        self._to, self._draw = to, random.Random(1)
-
-    def write(self, data: bytes) -> None:
-        while data:
-            size = self._draw.choice([1, 3, 4, 5, 50, 10_000])
-            piece, data = data[:size], data[size:]
-            self._to.data_received(piece)

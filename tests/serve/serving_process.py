@@ -54,6 +54,10 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end, which has been asked for; returns the exit code."""
         code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -61,11 +61,11 @@ def test_everything_is_compiled_once_per_bucket_and_running_compiles_nothing(
     traced = []
 
     def sines(x: Any) -> Any:
-        traced.append(len(x))
-        return {"y": jnp.sin(x).sum(axis=1)}
+        traced.append(x.shape)
+        return {"y": jnp.sin(x).sum()}
 
     loaded = load(declared(sines, buckets=(1, 2, 4)), watch)
-    assert sorted(traced) == [1, 2, 4]
+    assert traced == [(3,)]  # one row, once for all buckets
     assert [bucket.rows for bucket in loaded.buckets] == [1, 2, 4]
     assert all(bucket.seconds > 0 for bucket in loaded.buckets)
     x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
@@ -207,8 +207,9 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        (lambda x: x - x.mean(axis=0), {}, "changes with the other rows"),
-        (lambda x: x.sum(), {}, "leading axis must be the rows"),
+        (lambda x: x - x.mean(axis=0), {"batched": True}, "would affect each other"),
+        (lambda x: x.sum(), {"batched": True}, "leading axis must be the rows"),
+        (lambda x: x.sum(axis=1), {}, "gets one row, without a batch axis"),
         (lambda x: x @ np.ones((4, 4)), {}, "cannot be compiled"),
         (lambda x: 1 / 0, {}, rf"ZeroDivisionError \({HERE}, line \d+\): division by zero"),
         (lambda x: x if x.sum() > 0 else -x, {}, rf"BoolConversionError \({HERE}, line"),
@@ -220,6 +221,7 @@ def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: Compi
     ids=[
         "mixes",
         "reduces",
+        "no batch axis",
         "shape",
         "raises",
         "branches",
@@ -252,7 +254,7 @@ def variable() -> Loaded:
     watch = CompileWatch(Values())
     inputs = {"x": serve.Input("float32", ("length",))}
     model = declared(
-        lambda x: {"sums": jnp.cumsum(x, axis=1), "total": x.sum(axis=1)},
+        lambda x: {"sums": jnp.cumsum(x), "total": x.sum()},
         inputs,
         axes={"length": (4, 8)},
     )
@@ -285,30 +287,3 @@ def test_shapes_outside_the_buckets_are_refused_with_the_valid_ones(
     assert caught.value.valid == {
         "inputs": {"x": ["rows", "length"]}, "rows": [1, 2], "axes": {"length": [1, 8]},
     }  # fmt: skip
-
-
-def test_a_lower_precision_is_measured_reported_and_refused_above_its_bound(
-    watch: CompileWatch,
-) -> None:
-    from firstlight.serve.mixed_precision import load_as_declared
-
-    weights = np.random.default_rng(3).normal(size=(3, 8)).astype(np.float32)
-
-    def product(w: Any, x: Any) -> Any:
-        return {"y": x @ w, "dtype_is_low": jnp.full(len(x), x.dtype == jnp.bfloat16)}
-
-    options = {"parameters": weights, "compute_dtype": "bfloat16"}
-    loaded = load_as_declared(declared(product, **options), watch)
-    assert loaded.relative_error is not None and 1e-5 < loaded.relative_error < 0.01
-    x = np.array([[0.5, -1.25, 2]], np.float32)
-    y, low = sorted_outputs(loaded, loaded.run(loaded.buckets[0], [x]))
-    assert low.all() and y.dtype == np.float32
-    np.testing.assert_allclose(y, x @ weights, atol=0.02 * np.abs(x @ weights).max())
-    with pytest.raises(LoadError, match=r"bfloat16 its results differ by .* of the largest"):
-        load_as_declared(declared(product, max_relative_error=1e-6, **options), watch)
-    assert watch.request_path.value == 0
-
-
-def sorted_outputs(loaded: Loaded, outputs: Any) -> tuple[Any, Any]:
-    named = {t.name: o for t, o in zip(loaded.signature.outputs, outputs, strict=True)}
-    return named["y"], named["dtype_is_low"]

@@ -168,6 +168,16 @@ def test_arguments_without_rows_are_parameters_and_results_are_numbered(
     np.testing.assert_allclose(sums, x.astype(np.float64).sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
+def test_a_frozen_function_that_mixes_rows_is_refused(freeze: Callable[..., Path]) -> None:
+    path = freeze(lambda x: x - jnp.nanmean(x, axis=0), ROW, buckets=(1, 8))
+    for without_jax in (True, False):
+        model = serve.frozen(path, name="mixes")
+        artifact = replace(model.opened.artifact, without_jax=without_jax)
+        opened_so = replace(model, opened=replace(model.opened, artifact=artifact))
+        with pytest.raises(LoadError, match=r"model 'mixes': .* would affect each other"):
+            load_frozen(opened_so)
+
+
 def test_without_buckets_a_row_is_a_call(freeze: Callable[..., Path]) -> None:
     [model] = models_in(str(freeze(scores, jax.ShapeDtypeStruct((3, 16), np.float32))))
     assert model.name == "f" and tuple(model.buckets) == (1,)

@@ -12,16 +12,18 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 from fake_serving import fake_loaded
-from tritonclient.grpc import InferInput, service_pb2, service_pb2_grpc
+from tritonclient.grpc import InferInput, model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.grpc.aio import InferenceServerClient
 
 from firstlight.serve.app import App
-from firstlight.serve.engine import INLINE_SECONDS, Engine
-from firstlight.serve.grpc_messages import _MESSAGES, message
+from firstlight.serve.engine import Engine
+from firstlight.serve.grpc_messages import _INFERENCE, HEALTH, SERVICE, message
 from firstlight.serve.grpc_server import GrpcServer
 from firstlight.serve.http_server import Limits
+from firstlight.serve.lanes import INLINE_SECONDS
 from firstlight.serve.models import Models
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -29,19 +31,35 @@ from firstlight.telemetry.values import Values
 Code = grpc.StatusCode
 _NESTED = {
     "TensorMetadata": service_pb2.ModelMetadataResponse.TensorMetadata,
-    "Parameter": service_pb2.ModelInferRequest.ParametersEntry,
     "InputTensor": service_pb2.ModelInferRequest.InferInputTensor,
     "RequestedOutput": service_pb2.ModelInferRequest.InferRequestedOutputTensor,
     "OutputTensor": service_pb2.ModelInferResponse.InferOutputTensor,
+    "ModelIndex": service_pb2.RepositoryIndexResponse.ModelIndex,
 }
 
 
-@pytest.mark.parametrize("name", _MESSAGES)
+@pytest.mark.parametrize("name", _INFERENCE.messages)
 def test_fields_have_the_numbers_and_types_that_clients_know(name: str) -> None:
-    theirs = _NESTED.get(name) or getattr(service_pb2, name)
-    known = {field.name: (field.number, field.type) for field in theirs.DESCRIPTOR.fields}
-    ours = {f.name: (f.number, f.type) for f in message(name).DESCRIPTOR.fields}
-    assert ours.items() <= known.items()
+    theirs = _NESTED.get(name) or getattr(service_pb2, name, None)
+    theirs = theirs or getattr(model_config_pb2, name)
+
+    def described(kind: Any) -> dict[str, Any]:
+        return {
+            f.name: (
+                f.number,
+                f.type,
+                f.label,
+                f.message_type and f.message_type.GetOptions().map_entry,
+            )
+            for f in kind.DESCRIPTOR.fields
+        }
+
+    assert described(message(name)).items() <= described(theirs).items()
+
+
+def test_datatypes_have_the_numbers_that_clients_know() -> None:
+    ours = message("ModelInput").DESCRIPTOR.fields_by_name["data_type"].enum_type
+    assert {v.name: v.number for v in ours.values} == dict(model_config_pb2.DataType.items())
 
 
 class Served:
@@ -172,6 +190,21 @@ def test_typed_contents_are_read_and_the_id_comes_back() -> None:
             {"parameters": {"timeout": {"int64_param": -1}}},
             Code.INVALID_ARGUMENT, "microseconds",
         ),
+        ({"parameters": {"timeout": {"int64_param": 10**13}}}, Code.INVALID_ARGUMENT, "timeout"),
+        ({"parameters": {"priority": {"int64_param": 2}}}, Code.INVALID_ARGUMENT, "'priority'"),
+        (
+            {"parameters": {"sequence_id": {"string_param": "s"}}},
+            Code.INVALID_ARGUMENT, "'sequence_id'",
+        ),
+        (
+            {"outputs": [{"name": "y", "parameters": {"classification": {"int64_param": 1}}}]},
+            Code.INVALID_ARGUMENT, "'classification'",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1],
+                         "parameters": {"shared_memory_region": {"string_param": "r"}}}]},
+            Code.INVALID_ARGUMENT, "'shared_memory_region'",
+        ),
         ({"model_name": "broken"}, Code.INTERNAL, "the model failed on this request"),
     ],
 )  # fmt: skip
@@ -259,8 +292,10 @@ def test_rows_of_ended_calls_are_never_computed() -> None:
             await gate.is_entered()
             code, _ = await refused(served.double([2], "slow", client_timeout=0.05))
             assert code is Code.DEADLINE_EXCEEDED
+            while not all(job.is_gone() for job in lane.queue):
+                await asyncio.sleep(0)
             cancelled = served.stub.ModelInfer(request(model_name="slow"))
-            while lane.queued_rows < 2:
+            while all(job.is_gone() for job in lane.queue):  # the first one is, or has expired
                 await asyncio.sleep(0)
             cancelled.cancel()
             while not all(job.is_gone() for job in lane.queue):
@@ -336,5 +371,122 @@ def test_a_port_in_use_is_named() -> None:
             port = int(served.address.rpartition(":")[2])
             with pytest.raises(AddressError, match="--grpc-port"):
                 await GrpcServer(served.app, Limits()).listen("127.0.0.1", port)
+
+    asyncio.run(body())
+
+
+def test_compressed_messages_are_read_and_bounded() -> None:
+    async def body() -> None:
+        async with serving(limits=Limits(body_bytes=4 * 2**20)) as served:
+            send = served.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            right = request().SerializeToString()
+            answer = await send(right, compression=grpc.Compression.Gzip)
+            assert service_pb2.ModelInferResponse.FromString(answer).model_name == "double"
+            bomb = request(id="x" * 50_000_000).SerializeToString()
+            before = psutil.Process().memory_info().rss
+            code, _ = await refused(send(bomb, compression=grpc.Compression.Gzip))
+            assert code is Code.RESOURCE_EXHAUSTED
+            assert psutil.Process().memory_info().rss < before + 40 * 2**20
+            assert await served.double([1]) == [2]
+
+    asyncio.run(body())
+
+
+def health(served: Served, service: bytes) -> Any:
+    """As on the wire: field 1 is the service asked for, and the status in the answer."""
+    call = served.channel.unary_unary(f"/{HEALTH}/Check")
+    return call(b"\x0a%c%s" % (len(service), service) if service else b"")
+
+
+def test_health_is_checked_by_service_and_model_and_needs_no_token() -> None:
+    async def body() -> None:
+        async with serving(token=b"0123456789abcdef") as served:
+            for service in (b"", SERVICE.encode(), b"double"):
+                assert await health(served, service) == b"\x08\x01"  # SERVING
+            assert (await refused(health(served, b"nothing")))[0] is Code.NOT_FOUND
+            served.app.ready = False
+            assert await health(served, b"") == b"\x08\x02"  # NOT_SERVING
+
+    asyncio.run(body())
+
+
+def test_a_batch_that_does_not_end_is_seen_in_the_health_of_its_model_and_of_the_server() -> None:
+    gate = Gate()
+
+    async def body() -> None:
+        async with serving(slow=gate) as served:
+            call = asyncio.ensure_future(served.double([1], "slow"))
+            await gate.is_entered()
+            while not served.app.models.engine.stuck(0.0):
+                await asyncio.sleep(0)
+            served.app.overdue_seconds = 0.0
+            for service, status in ((b"", 2), (b"slow", 2), (b"double", 1)):
+                assert await health(served, service) == bytes([8, status])
+            gate.opened.set()
+            assert await call == [1]
+            assert await health(served, b"slow") == b"\x08\x01"
+
+    asyncio.run(body())
+
+
+def test_a_watcher_of_health_sees_changes_and_the_end() -> None:
+    async def body() -> None:
+        async with serving() as served:
+            call = served.channel.unary_stream(f"/{HEALTH}/Watch")
+            assert (await refused(anext(aiter(call(b"\xff")))))[0] is Code.INVALID_ARGUMENT
+            watch = aiter(call(b"", compression=grpc.Compression.Gzip))
+            seen = [await anext(watch)]
+            draining = asyncio.ensure_future(served.server.drain(60))
+            seen += [one async for one in watch]
+            await draining
+            assert seen == [b"\x08\x01", b"\x08\x02"]
+
+    asyncio.run(body())
+
+
+def test_reflection_describes_all_services_and_messages() -> None:
+    """Read by gRPC's own client of reflection."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+        ProtoReflectionDescriptorDatabase,
+    )
+
+    def read(address: str) -> tuple[set[str], dict[str, bool], set[str]]:
+        with grpc.insecure_channel(address) as channel:
+            database = ProtoReflectionDescriptorDatabase(channel)
+            services = set(database.get_services())
+            pool = DescriptorPool(database)
+            described = pool.FindServiceByName(SERVICE)
+            fields = pool.FindMessageTypeByName("inference.ModelInferRequest").fields_by_name
+            streams = {m.name: m.server_streaming for m in described.methods}
+            with pytest.raises(KeyError):
+                pool.FindMessageTypeByName("inference.Nothing")
+            return services, streams, set(fields)
+
+    async def body() -> None:
+        async with serving() as served:
+            services, streams, fields = await asyncio.to_thread(read, served.address)
+        assert {SERVICE, HEALTH, "grpc.reflection.v1.ServerReflection"} < services
+        assert streams["ModelStreamInfer"] and not streams["ModelInfer"]
+        assert fields == {f.name for f in service_pb2.ModelInferRequest.DESCRIPTOR.fields}
+
+    asyncio.run(body())
+
+
+def test_a_stream_is_answered_message_by_message() -> None:
+    async def body() -> None:
+        async with serving() as served:
+            stream = served.stub.ModelStreamInfer()
+            for value in (1, 2):
+                raw = [np.float32(value).tobytes()]
+                await stream.write(request(id=str(value), raw_input_contents=raw))
+                answer = (await stream.read()).infer_response
+                assert answer.id == str(value)
+                assert np.frombuffer(answer.raw_output_contents[0], np.float32) == 2 * value
+            await stream.write(request(model_name="nothing"))
+            assert "no such model" in (await stream.read()).error_message
+            draining = asyncio.ensure_future(served.server.drain(60))  # ends the stream
+            assert await stream.read() is grpc.aio.EOF
+            await draining
 
     asyncio.run(body())

@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firstlight.serve.app import Exchange
+from firstlight.serve.app import Exchange, Handler, Objection
 from firstlight.serve.http_server import Connection, Limits, Server
 
 
 class Transport:
-    """Records what was written, and whether it was closed."""
+    """Records what was written, and whether it was closed; `unsent` is what is not taken."""
 
     def __init__(self) -> None:
         self.written = b""
         self.closed = self.ended = self.paused = False
+        self.unsent = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -50,11 +54,18 @@ def receive(connection: Connection, data: bytes) -> None:
         connection.buffer_updated(len(part))
 
 
-class EchoApp:
+class EchoApp(Handler):
     """Answers with the request's path and body, immediately or when the test does it."""
 
     def __init__(self, later: bool = False) -> None:
         self.later, self.waiting = later, list[Exchange]()
+        self.departures = 0
+
+    def objection(self, exchange: Exchange) -> Objection | None:
+        return Objection(401, "no.") if exchange.path == b"/forbidden" else None
+
+    def left(self) -> None:
+        self.departures += 1
 
     def handle(self, exchange: Exchange) -> None:
         if self.later:
@@ -175,6 +186,10 @@ def test_expect_100_continue_is_answered() -> None:
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n" + b"x" * 101, 413),
         (b"GET /" + b"x" * 300 + b" HTTP/1.1\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 60 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\na: " + b"x" * 200, 431),  # a line without an end
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;" + b"x" * 450, 431),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 60, 431),
+        (b"POST /forbidden HTTP/1.1\r\ncontent-length: 50\r\n\r\n", 401),
     ],
 )
 def test_an_invalid_request_is_refused_and_the_connection_closed(data: bytes, status: int) -> None:
@@ -208,12 +223,19 @@ def test_a_request_that_is_being_computed_is_not_slow() -> None:
     assert not wire.transport.written and not wire.transport.closed
 
 
-def test_large_bodies_share_a_bound_and_give_it_back() -> None:
-    wire = Wire(later=True)
-    wire.send(post(b"x" * 90))
+@pytest.mark.parametrize("chunked", [False, True])
+def test_large_bodies_share_a_bound_and_give_it_back(chunked: bool) -> None:
+    wire = Wire(later=True, body_bytes=10**6, all_bodies_bytes=150_000)
+    large = b"x" * 90_000
+    head = b"POST /p HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    sent = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(large), large) if chunked else post(large)
+    wire.send(sent)
     second, transport = wire.connect()
-    receive(second, post(b"x" * 90))
+    receive(second, sent)
     assert b" 429 " in transport.written and b"retry-after" in transport.written
+    small, transport = wire.connect()
+    receive(small, post(b"x" * 65_000))
+    assert len(wire.app.waiting) == 2 and not transport.written
     wire.connection.connection_lost(None)
     assert wire.server.body_bytes == 0
 
@@ -261,7 +283,7 @@ def test_a_large_body_is_received_in_place_and_what_follows_is_the_next_request(
     wire = Wire(later=True, body_bytes=10**6, all_bodies_bytes=10**6)
     bodies = [bytes([i]) * 200_000 for i in range(3)]
     wire.send(b"".join(map(post, bodies)) + post(b"small"))  # all before the first answer
-    assert wire.server.body_bytes == 600_005
+    assert wire.server.body_bytes == 600_000
     large = wire.app.waiting[0].body
     assert isinstance(large, memoryview)
 
@@ -277,16 +299,117 @@ def test_a_large_body_is_received_in_place_and_what_follows_is_the_next_request(
     assert wire.server.body_bytes == 0
 
 
-def test_a_client_that_closed_its_side_gets_its_answers_before_the_connection_closes() -> None:
-    wire = Wire(later=True)
-    wire.send(post(b"1") + post(b"2"))
-    assert wire.connection.eof_received()
+def test_a_line_without_end_is_refused_before_it_costs_quadratic_time() -> None:
+    wire = Wire(head_bytes=16_384)
+    fed = []
 
-    async def answer_both() -> None:
-        for _ in range(2):
-            wire.app.waiting.pop().answer(200, [b"done"])
+    class Parser:
+        def feed_data(self, data: memoryview) -> None:
+            fed.append(len(data))
+
+    wire.connection.parser = Parser()
+    wire.send(b"GET / HTTP/1.1\r\na: " + b"x" * 10**6)
+    assert sum(fed) == 16_384 and wire.status == 431
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 100_000])
+def test_the_bytes_of_a_head_are_counted_however_they_arrive(pieces: int) -> None:
+    def sent(wire: Wire, data: bytes) -> Wire:
+        for start in range(0, len(data), pieces):
+            receive(wire.connection, data[start : start + pieces])
+        return wire
+
+    fits = b"GET /p HTTP/1.1\r\na: %s\r\n\r\n"
+    fits = fits % (b"x" * (200 - len(fits) + 2))
+    assert len(fits) == 200
+    assert sent(Wire(), fits * 3).transport.written.count(b" 200 ") == 3
+    assert sent(Wire(), fits.replace(b"x", b"xx", 1)).status == 431
+
+
+def test_trailers_are_discarded() -> None:
+    wire = Wire(later=True)
+    head = b"POST /p HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    wire.send(head + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\nhost: other\r\n\r\n")
+    (exchange,) = wire.app.waiting
+    assert exchange.headers == {b"host": b"h", b"transfer-encoding": b"chunked"}
+
+
+def test_what_a_head_decides_is_answered_before_a_byte_of_the_body() -> None:
+    wire = Wire()
+    head, _, body = post(b"x" * 90, b"/forbidden").partition(b"\r\n\r\n")
+    wire.send(head + b"\r\n\r\n")
+    assert wire.status == 401 and b"connection: close" in wire.transport.written
+    wire.send(body)
+    assert wire.server.body_bytes == 0 and wire.transport.written.count(b"HTTP/1.1") == 1
+
+
+def test_pipelined_requests_wait_until_the_client_takes_its_answers() -> None:
+    wire = Wire()
+
+    async def body() -> None:
+        wire.connection.pause_writing()
+        receive(wire.connection, post(b"1") + post(b"2") + post(b"3"))
+        await asyncio.sleep(0)
+        assert wire.transport.written == b"" and wire.transport.paused
+        wire.connection.resume_writing()
+        assert not wire.transport.paused
+        for _ in range(10):
             await asyncio.sleep(0)
 
-    asyncio.run(answer_both())
-    assert wire.transport.written.count(b"done") == 2 and wire.transport.closed
-    assert not Wire().connection.eof_received()
+    asyncio.run(body())
+    assert wire.transport.written.count(b" 200 ") == 3
+
+
+def test_a_client_that_takes_no_byte_of_its_answer_is_disconnected() -> None:
+    stuck, slow = Wire(), Wire()
+    for wire in (stuck, slow):
+        wire.send(post(b"abc"))
+        wire.transport.unsent = 50
+    now = time.perf_counter()
+    for second in range(30):
+        slow.transport.unsent -= 1
+        for wire in (stuck, slow):
+            wire.connection.check_time(now + second)
+        assert stuck.transport.closed == (second > 20)
+    assert not slow.transport.closed
+
+
+def test_unsent_answers_share_a_bound_and_those_that_stall_longest_pay() -> None:
+    wire = Wire(unsent_bytes=100)
+    connections = [wire.connect() for _ in range(4)]
+    for connection, transport in connections:
+        transport.unsent = 40
+        connection.pause_writing()
+    # The oldest of the first three went when the bound was passed, then the next one.
+    assert [transport.closed for _, transport in connections] == [True, True, False, False]
+    alone, transport = Wire(unsent_bytes=100).connect()
+    transport.unsent = 1000  # one answer may be larger than the bound
+    alone.pause_writing()
+    assert not transport.closed
+
+
+def test_a_client_that_ended_its_side_has_left() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"1") + post(b"2"))
+    (exchange,) = wire.app.waiting
+    assert not wire.connection.eof_received()  # so the transport closes itself
+    assert exchange.is_gone() and wire.app.departures == 1
+    exchange.answer(200, [b"late"])
+    wire.connection.connection_lost(None)
+    assert wire.transport.written == b"" and wire.app.departures == 1
+    assert len(wire.app.waiting) == 1
+
+
+def test_draining_waits_for_the_next_request_of_an_idle_connection() -> None:
+    wire = Wire()
+    wire.send(post(b"1"))
+    _, other = wire.connect()
+    wire.server.drain(idle_seconds=60)
+    assert not wire.transport.closed
+    wire.send(post(b"2"))
+    assert wire.transport.written.count(b"connection: close") == 1 and wire.transport.closed
+    late, transport = wire.connect()
+    receive(late, post(b"3"))
+    assert b" 200 " in transport.written and transport.closed
+    wire.server.drain()
+    assert other.closed

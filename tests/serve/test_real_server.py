@@ -41,7 +41,7 @@ def scores(weights, x):
 
 @serve.model(inputs={"steps": serve.Input("int32", ())}, buckets=(1,))
 def count(steps):
-    return {"steps": jax.lax.map(lambda n: jax.lax.fori_loop(0, n, lambda i, s: s + 1, 0), steps)}
+    return {"steps": jax.lax.fori_loop(0, steps, lambda i, s: s + 1, 0)}
 """
 
 
@@ -306,3 +306,116 @@ def test_errors_of_files_name_the_reason(
     with pytest.raises(TargetError, match=message):
         models_in(target)
     sys.modules.pop("a", None)
+
+
+#: Positive numbers are never done; and a callback that waits for a file.
+HANGS = """
+import os
+import jax
+import jax.numpy as jnp
+import numpy as np
+from firstlight import serve
+
+@serve.model(inputs={"n": serve.Input("int32", (), default=0)}, buckets=(1, 2))
+def endless(n):
+    return {"n": jax.lax.while_loop(lambda s: s > 0, lambda s: s % 7 + 1, n)}
+
+def wait(x):
+    if x > 0:
+        with open("pipe") as file:
+            file.read()
+    return np.asarray(x)
+
+@serve.model(inputs={"x": serve.Input("float32", (), default=0)}, buckets=(1, 2))
+def waiting(x):
+    return {"x": jax.pure_callback(wait, x, x, vmap_method="sequential")}
+
+@serve.model(inputs={"x": serve.Input("float32", (4,))}, buckets=(1, 2))
+def well(x):
+    return {"x": 2 * x}
+"""
+
+
+def test_hung_models_cost_neither_the_others_nor_health_nor_the_end_of_the_process(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    os.mkfifo(tmp_path / "pipe")
+    options = ("--drain-delay", "0.5", "--drain-seconds", "1", "--stuck-seconds", "0.001")
+    server = serving_process.Running(tmp_path, "hangs.py", *options)
+    server.until("ready after")
+    soon = {"firstlight-timeout": "0.2"}
+    assert server.ask("POST", "/models/endless", {"n": [3]}, soon)[0] == 504
+    assert server.ask("POST", "/models/waiting", {"x": [3]}, soon)[0] == 504
+    assert server.ask("POST", "/models/well", {"x": [[1, 2, 3, 4]]}) == (200, {"x": [[2, 4, 6, 8]]})
+    assert server.ask("GET", "/v2/health/ready")[0] == 200  # for thirty seconds
+    status, body = server.ask("GET", "/v2/health/live")
+    assert status == 503 and "a batch of endless has run for" in body["error"]
+    text = server.ask("GET", "/metrics")[1]
+    overdue = re.findall(r'^firstlight_batch_overdue_seconds{model="(\w+)"} (\S+)$', text, re.M)
+    assert {model for model, age in overdue if float(age) > 0.2} == {"endless", "waiting"}
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        body = b'{"n": [3]}'
+        head = b"POST /models/endless HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
+        client.sendall(head % len(body) + body)  # its deadline is after the end of the server
+        server.process.send_signal(signal.SIGTERM)
+        # The delay, its last calls and the drain are waited for, not cut off.
+        server.until("with 1 connection still open")
+        assert server.ended() == 0
+
+
+RELOADED = """
+import jax.numpy as jnp
+from firstlight import serve
+
+TABLE = jnp.arange(3.0) + 1  # computed at import
+
+@serve.model(inputs={"x": serve.Input("float32", (WIDTH,))}, buckets=(1,), version="VERSION")
+def kept(x):
+    return {"y": FACTOR * x}
+
+@serve.model(inputs={"x": serve.Input("float32", (3,))}, buckets=(1,))
+def NAME(x):
+    return {"y": x * TABLE}
+"""
+
+
+def test_reloads_take_nothing_silently(tmp_path: Path) -> None:
+    def write(**changes: object) -> None:
+        text = RELOADED
+        given = {"WIDTH": 3, "VERSION": 1, "FACTOR": 2, "NAME": "other", **changes}
+        for word, value in given.items():
+            text = text.replace(word, str(value))
+        (tmp_path / "app.py").write_text(text)
+
+    def reload(*expected: str, **changes: object) -> None:
+        write(**changes)
+        server.process.send_signal(signal.SIGHUP)
+        for text in expected:
+            server.until(text)
+
+    def ask(path: str, *x: float) -> Any:
+        return server.ask("POST", f"/models/{path}", {"x": [x]})
+
+    write()
+    server = serving_process.Running(tmp_path, "app.py")
+    server.until("ready after")
+    text = server.ask("GET", "/metrics")[1]
+    assert "\nfirstlight_request_path_compiles_total 0.0\n" in text  # that of TABLE is preparation
+    reload("reloaded: no new version")
+    reload("kept has changed but is still version 1, so what was loaded before", FACTOR=5)
+    server.until("reloaded: no new version")
+    assert ask("kept", 1, 2, 3) == (200, {"y": [[2, 4, 6]]})
+    reload("kept 2 has other inputs: x float32 [4] instead of x float32 [3]",
+           "kept 2 has other outputs: y float32 [4] instead of y float32 [3]",
+           "ready after", WIDTH=4, VERSION=2, FACTOR=5)  # fmt: skip
+    assert ask("kept", 1, 2, 3, 4) == (200, {"y": [[5, 10, 15, 20]]})
+    reload("other is no longer declared and was removed", "ready after",
+           WIDTH=4, VERSION=2, FACTOR=5, NAME="renamed")  # fmt: skip
+    assert ask("other", 1, 2, 3)[0] == 404
+    assert ask("renamed", 1, 2, 3) == (200, {"y": [[1, 4, 9]]})
+    text = server.ask("GET", "/metrics")[1]
+    assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
+    assert 'model="other"' not in text
+    assert server.stop() == 0

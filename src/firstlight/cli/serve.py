@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firstlight.cli.values import add_command, between, location, seconds, size
+from firstlight.cli.values import add_command, between, location, positive, seconds, size
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
@@ -40,6 +41,8 @@ def add_to(commands: Commands) -> None:
     add("targets", nargs="*", metavar="FILE[:NAME]",
         help="files with models, or frozen functions; see docs/serve.md")  # fmt: skip
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
+    add("--repository", metavar="DIR",
+        help="a folder of models, NAME.py or NAME.frozen, that clients may load")  # fmt: skip
     add(
         "--host",
         metavar="NAME",
@@ -55,8 +58,6 @@ def add_to(commands: Commands) -> None:
         metavar="URL",
         help="send traces and metrics to this OpenTelemetry collector (http://HOST:4318)",
     )
-    add("--readers", type=between(0, 64), default=0, metavar="N",
-        help="processes that read requests (default: 0, the server reads them itself)")  # fmt: skip
     add("--token-file", metavar="FILE", help="the bearer token that clients must send")
     add(
         "--memory-limit", type=size, metavar="SIZE", help="refuse models that need more, such as 4G"
@@ -64,8 +65,22 @@ def add_to(commands: Commands) -> None:
     add("--max-body", type=size, metavar="SIZE", help="refuse larger requests (default: 64M)")
     about = "time limit for a request to arrive (default: 20)"
     add("--request-seconds", type=seconds, metavar="SECONDS", help=about)
+    about = "time limit for a client to take the next byte of its answer (default: 20)"
+    add("--write-seconds", type=seconds, metavar="SECONDS", help=about)
+    about = "when stopped, be not ready for so long before anything else changes (default: 0)"
+    add(
+        "--drain-delay",
+        type=positive(3600, "seconds", or_zero=True),
+        default=0.0,
+        metavar="SECONDS",
+        help=about,
+    )
     about = "time limit for answering what has arrived, when stopped (default: 30)"
     add("--drain-seconds", type=seconds, default=30.0, metavar="SECONDS", help=about)
+    about = "a batch that does not end makes the server not live after so long (default: 120)"
+    add("--stuck-seconds", type=seconds, default=120.0, metavar="SECONDS", help=about)
+    add("--log-format", choices=("text", "json"), default="text",
+        help="one line per event, with a time stamp (default: text)")  # fmt: skip
     add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
     add("--on", metavar="ray[://HOST:PORT]", help="serve with replicas in Ray Serve")
     add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX",
@@ -80,8 +95,13 @@ def handle(options: argparse.Namespace) -> int:
     import time
 
     begin = time.time()
-    if not options.targets and not options.hf:
-        options.parser.error("give FILE:NAME, or --hf WORKSPACE")
+    if not (options.targets or options.hf or options.repository):
+        options.parser.error("give FILE:NAME, --hf WORKSPACE or --repository DIR")
+    repository = None
+    if options.repository:
+        repository = Path(options.repository)
+        if not repository.is_dir():
+            options.parser.error(f"--repository {options.repository}: no such folder")
     if options.hf:
         # Read by OpenBLAS when it is loaded, which is later: with a thread per core, the small
         # matrices of a fit take up to sixty times as long on a machine that does anything else.
@@ -101,22 +121,30 @@ def handle(options: argparse.Namespace) -> int:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
     from functools import partial
 
+    from firstlight.serve import log
     from firstlight.serve.http_server import Limits
     from firstlight.serve.running import Settings, run
     from firstlight.serve.targets import declared, need_jax
 
-    given = {"body_bytes": options.max_body, "request_seconds": options.request_seconds}
+    log.set_up(options.log_format == "json")
+    given = {
+        "body_bytes": options.max_body,
+        "request_seconds": options.request_seconds,
+        "write_seconds": options.write_seconds,
+    }
     settings = Settings(
         options.host,
         options.port,
         token,
         max_bytes=options.memory_limit,
+        drain_delay=options.drain_delay,
         drain_seconds=options.drain_seconds,
+        stuck_seconds=options.stuck_seconds,
         limits=Limits(**{name: value for name, value in given.items() if value}),
         grpc_port=options.grpc_port,
         otlp=_traces(options),
-        with_jax=bool(options.hf) or need_jax(options.targets),
-        readers=options.readers,
+        repository=repository,
+        with_jax=bool(options.hf or repository) or need_jax(options.targets),
     )
     if options.otlp:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too
@@ -128,8 +156,6 @@ def handle(options: argparse.Namespace) -> int:
 def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     if options.grpc_port is not None:
         options.parser.error("--on serves HTTP only, without --grpc-port")
-    if options.readers:
-        options.parser.error("--on has replicas instead of --readers")
     from firstlight.cluster.connection import parse, require_ray
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated

@@ -69,16 +69,17 @@ def between(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def positive(limit: float, unit: str) -> Callable[[str], float]:
+def positive(limit: float, unit: str, or_zero: bool = False) -> Callable[[str], float]:
     """A parser for positive numbers up to a limit."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
-            value = 0.0
-        if not 0 < value <= limit:
-            raise argparse.ArgumentTypeError(f"{text!r}: give a positive number of {unit}")
+            value = -1.0
+        if not 0 <= value <= limit or (value == 0 and not or_zero):
+            wanted = "0 or a positive" if or_zero else "a positive"
+            raise argparse.ArgumentTypeError(f"{text!r}: give {wanted} number of {unit}")
         return value
 
     return parse

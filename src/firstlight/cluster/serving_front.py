@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 
 from firstlight.cluster.serving_replica import Report
-from firstlight.serve.app import BINARY, JSON, Exchange, fail
+from firstlight.serve.app import BINARY, JSON, Exchange, Handler, fail
 from firstlight.telemetry.prometheus import CONTENT_TYPE
 
 #: Hop-by-hop headers: they concern one connection and are not forwarded.
@@ -45,7 +45,7 @@ class Replica:
             link.close()
 
 
-class Front:
+class Front(Handler):
     """Takes the place of a server's app: `handle` forwards an exchange."""
 
     def __init__(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from firstlight.serve.compiled_models import Loaded
-from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.running import Service, Settings, prepare_process
 from firstlight.serve.targets import declared
 
@@ -82,8 +81,7 @@ class Replica:
         loaded = await loop.run_in_executor(
             None, lambda: self._service.prepare(declared(what.targets, what.workspace))
         )
-        await rehearse(loaded)
-        self._service.begin_serving(loaded)
+        await self._service.begin_serving(loaded)
         np.seterr(over="raise")  # in the context of the connections: see `as_array`
         host = "127.0.0.1" if what.is_local else str(ray.util.get_node_ip_address())
         self._listener = await loop.create_server(self._service.server.connection, host, 0)

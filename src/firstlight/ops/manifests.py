@@ -78,7 +78,7 @@ def _pod(container: Plain, **more: object) -> Plain:
 
 
 _SERVER = _container(
-    ["serve", "/app/app.py", "--host", "0.0.0.0", "--port", str(PORT)],
+    ["serve", "/app/app.py", "--host", "0.0.0.0", "--port", str(PORT), "--drain-delay", "5"],
     ports=[{"name": "http", "containerPort": PORT}],
     # Ready once everything is compiled or loaded; restarted if that takes over half an hour.
     startupProbe=_probe("ready", 5, 360),
@@ -101,7 +101,7 @@ DEPLOYMENT: Plain = {
                     "prometheus.io/port": str(PORT),
                 },
             },
-            # Longer than --drain-seconds, so that accepted requests are answered.
+            # Longer than twice --drain-delay and --drain-seconds (30): nothing is cut off.
             "spec": _pod(_SERVER, terminationGracePeriodSeconds=45),
         },
     },

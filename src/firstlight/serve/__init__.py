@@ -3,7 +3,7 @@
     from firstlight import serve
 
     @serve.model(inputs={"x": serve.Input("float32", (16,))}, parameters=weights)
-    def classify(weights, x):            # x: [rows, 16]
+    def classify(weights, x):            # one row: x is [16]
         return {"scores": jax.nn.softmax(x @ weights)}
 
 `firstlight serve app.py:classify` compiles it for every batch size, then answers requests.

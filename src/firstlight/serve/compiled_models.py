@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import time
@@ -20,11 +21,23 @@ from firstlight.errors import FirstlightError
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve import kept_programs
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.declaration import Input, Model
-from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
+from firstlight.serve.declaration import Model
+from firstlight.serve.program_text import Traits, traits_of
+from firstlight.serve.row_probe import Probe
+from firstlight.serve.signature import (
+    Signature,
+    Sizes,
+    Tensor,
+    declared_inputs,
+    signature_of,
+)
 
 #: A bucket is timed by so many runs, or by those that fit into so many seconds.
 _MAX_RUNS, _MAX_SECONDS = 50, 0.02
+#: Numbers of each parameter that tell whether it has changed.
+_SAMPLED = 65_536
+#: For trying whether rows affect each other.
+_PROBE_SECONDS = 0.5
 _ALIGNMENT, _LARGE = 64, 2**17
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -43,6 +56,7 @@ class Bucket:
     seconds: float  # of one batch
     load_seconds: float
     from_cache: bool
+    may_not_end: bool = False  # how long it takes depends on the rows
 
 
 @dataclass(frozen=True)
@@ -55,34 +69,17 @@ class Loaded:
     lanes: Mapping[Sizes, tuple[Bucket, ...]]
     memory_bytes: int
     wide: bool
-    relative_error: float | None = None  # measured, of a `compute_dtype`
+    digest: str = ""  # of the program and everything declared with it; see `digest_of`
 
     @property
     def buckets(self) -> list[Bucket]:
         return [bucket for lane in self.lanes.values() for bucket in lane]
-
-    def description(self) -> Loaded:
-        """A copy without executables and parameters: enough to read requests and write answers."""
-        model = Model(
-            _not_here,
-            {tensor.name: Input() for tensor in self.signature.inputs},
-            self.model.name,
-            self.model.version,
-            buckets=tuple(self.model.buckets),
-            deadline_seconds=self.model.deadline_seconds,
-        )
-        signature = replace(self.signature, axes=dict(self.signature.axes), function=_not_here)
-        return Loaded(model, signature, (), {}, 0, self.wide)
 
     def run(self, bucket: Bucket, inputs: Arrays) -> Arrays:
         """Outputs on the host. It never compiles: another shape raises a TypeError."""
         with precision_scope(self.wide):
             results = bucket.call(*self.parameters, *inputs)
         return [np.asarray(result) for result in results]
-
-
-def _not_here(*_: Any, **__: Any) -> Any:
-    raise LoadError("this process has only the description of the model.")
 
 
 def precision_scope(wide: bool) -> Any:
@@ -106,8 +103,15 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
         except FirstlightError as error:
             raise LoadError(f"model {model.name!r}: {error}") from None
         except Exception as error:
+            form = (
+                ""
+                if model.batched
+                else (
+                    "\nIts function gets one row, without a batch axis; with batched=True, a batch."
+                )
+            )
             raise LoadError(
-                f"model {model.name!r} cannot be compiled: {_described(error)}"
+                f"model {model.name!r} cannot be compiled: {_described(error)}{form}"
             ) from error
 
 
@@ -115,7 +119,7 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     given = _on_host(model)
     abstract = jax.eval_shape(lambda *leaves: leaves, *given)
     key = kept_programs.key_of(model, abstract, wide)
-    signature, executables = _kept(model, abstract, key) or _compiled(
+    signature, executables = _kept(model, abstract, watch, key) or _compiled(
         model, abstract, watch, wide, key
     )
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
@@ -128,12 +132,49 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
         run = partial(_run_and_wait, made.call, arguments)
         run()  # the first call is not representative
         cost = shortest_seconds(run)
-        lanes[sizes].append(Bucket(rows, sizes, made.call, cost, made.seconds, made.from_cache))
+        lanes[sizes].append(
+            Bucket(
+                rows, sizes, made.call, cost, made.seconds, made.from_cache, made.traits.may_not_end
+            )
+        )
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
-    loaded = Loaded(model, signature, parameters, frozen, needed, wide)
-    for buckets in frozen.values():
-        _require_independent_rows(loaded, buckets[-1])
+    digest = _digest(model, signature, abstract, given)
+    loaded = Loaded(model, signature, parameters, frozen, needed, wide, digest)
+    if signature.rows_may_meet:
+        more = partial(_one_more, model, abstract, signature)
+        require_independent_rows(loaded, next(iter(executables.values())).traits, more)
     return loaded
+
+
+def digest_of(model: Model, watch: CompileWatch) -> str:
+    """The digest that a model would have if it were loaded; it is traced, but not compiled."""
+    wide = model.x64 or _has_64_bit_inputs(model)
+    with watch.preparing(), precision_scope(wide):
+        given = _on_host(model)
+        abstract = jax.eval_shape(lambda *leaves: leaves, *given)
+        signature = None if model.program is not None else signature_of(model, abstract)
+        return _digest(model, signature, abstract, given)
+
+
+def _digest(model: Model, signature: Signature | None, abstract: Any, given: Any) -> str:
+    """A hash of what answers depend on: program, parameters and options."""
+    found = hashlib.sha256()
+    if model.program is not None:
+        found.update(model.program.encode())
+    elif signature is not None:
+        program: Any = signature.function
+        structs = signature.structs(model.buckets[0], signature.lanes[0])
+        found.update(program.lower(*abstract, *structs).as_text().encode())
+    for leaf in jax.tree.leaves(given):
+        array = np.asarray(leaf).ravel()
+        found.update(repr((np.shape(leaf), str(array.dtype))).encode())
+        # A sample: weights that were trained again differ nearly everywhere.
+        found.update(array[:: max(1, array.size // _SAMPLED)].tobytes())
+    options = (tuple(model.buckets), sorted(model.axes.items()), model.deadline_seconds)
+    tensors = declared_inputs(model)[0]
+    defaults = [None if t.default is None else t.default.tolist() for t in tensors]
+    found.update(repr((*options, model.queue_rows, tensors, defaults)).encode())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -144,12 +185,15 @@ class _Executable:
     work_bytes: int  # memory of a call beyond the parameters
     seconds: float
     from_cache: bool
+    traits: Traits
 
 
 _Executables = dict[tuple[Sizes, int], _Executable]
 
 
-def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Executables] | None:
+def _kept(
+    model: Model, abstract: Any, watch: CompileWatch, key: str | None
+) -> tuple[Signature, _Executables] | None:
     """Stored executables of a named program."""
     kept = None if key is None else kept_programs.find(key)
     if kept is None:
@@ -158,12 +202,14 @@ def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Exe
     calls = kept_programs.loaded(kept, abstract, signature)
     if calls is None:
         return None
+    watch.loaded_by_name(len(calls))
     seconds = (time.perf_counter() - begin) / len(calls)
     return signature, {
         (one.sizes, one.rows): _Executable(
-            calls[one.sizes, one.rows], one.work_bytes, seconds, from_cache=True
+            call, one.work_bytes, seconds, from_cache=True, traits=traits_of(call.as_text())
         )
         for one in kept.executables
+        for call in [calls[one.sizes, one.rows]]
     }
 
 
@@ -180,7 +226,8 @@ def _compiled(
             sizes, rows = size
             call = program.lower(*abstract, *signature.structs(rows, sizes)).compile()
             seconds, from_cache = time.perf_counter() - begin, watch.cache_hits > hits
-            return _Executable(call, _bytes_at_work(call), seconds, from_cache)
+            traits = traits_of(call.as_text())
+            return _Executable(call, _bytes_at_work(call), seconds, from_cache, traits)
 
     keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
     # XLA compiles a program mostly on one core.
@@ -261,23 +308,46 @@ def shortest_seconds(call: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
-    """Refuse functions that mix rows: the result of a request would depend on other requests."""
-    if bucket.rows < 2:
-        return
-    example = example_rows(loaded.signature, bucket.rows, bucket.sizes)
-    changed = [array.copy() for array in example]
-    for array in changed:
-        poison = True if array.dtype.kind == "b" else np.nan if array.dtype.kind in "fV" else 0
-        array[1:] = poison
-    before, after = loaded.run(bucket, example), loaded.run(bucket, changed)
-    for tensor, a, b in zip(loaded.signature.outputs, before, after, strict=True):
-        if a[:1].tobytes() != b[:1].tobytes():
+def require_independent_rows(
+    loaded: Loaded, traits: Traits, more: Callable[[Bucket], Bucket | None] = lambda _: None
+) -> None:
+    """Refuse functions that mix rows: the result of a request would depend on other requests.
+
+    more: Makes a bucket of another size, to see whether results depend on the number of rows.
+    """
+    for sizes, buckets in loaded.lanes.items():
+        tried = [*buckets]
+        if buckets[-1].rows == 1:
+            continue
+        if len(buckets) == 1 and (other := more(buckets[0])) is not None:
+            tried.append(other)
+        runs = {bucket.rows: partial(loaded.run, bucket) for bucket in tried}
+        probe = Probe(loaded.signature, sizes, runs, traits)
+        if (found := probe.mixing(_PROBE_SECONDS / len(loaded.lanes))) is not None:
             raise LoadError(
-                f"the first row of output {tensor.name!r} changes with the other rows, so requests "
-                "in the same batch would affect each other. Make the function act on each row "
-                "alone (jax.vmap), or use buckets=(1,)."
+                f"{found}: requests in the same batch would affect each other. Declare a function "
+                "of one row, which the server vectorizes (serve.model without batched=True), or "
+                "use buckets=(1,)."
             )
+        if probe.error is not None:
+            raise LoadError(
+                "whether its rows affect each other cannot be tried, because it fails for every "
+                f"random row: {_described(probe.error)}. Declare a function of one row, which the "
+                "server vectorizes (serve.model without batched=True)."
+            )
+
+
+def _one_more(
+    model: Model, abstract: tuple[Any, ...], signature: Signature, like: Bucket
+) -> Bucket | None:
+    """A bucket with twice as many rows; None if the function does not take as many."""
+    rows = 2 * like.rows
+    try:
+        program = signature_of(model, abstract).function  # a kept signature has no program
+        call = program.lower(*abstract, *signature.structs(rows, like.sizes)).compile()  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return replace(like, rows=rows, call=call)
 
 
 def _bytes_at_work(compiled: Any) -> int:

@@ -18,7 +18,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32)
 MAX_ROWS = 65_536
 #: Per model: each executable takes time to compile and memory to hold.
 MAX_EXECUTABLES = 256
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: NumPy's names of dtypes and the Open Inference Protocol's.
 DATATYPES = {
     "bool": "BOOL",
@@ -83,10 +83,9 @@ class Model:
     x64: bool = False
     compiler_options: Mapping[str, object] | None = None
     canary_share: float | None = None
-    compute_dtype: str | None = None
-    max_relative_error: float = 0.01
-    examples: Mapping[str, object] | None = field(default=None, repr=False)
     program: str | None = None
+    batched: bool = False
+    in_turn: bool = False  # rows one after another, where vectorized ones would wait for each other
 
     def __post_init__(self) -> None:
         try:
@@ -128,10 +127,8 @@ class ModelOptions(FrozenOptions, total=False):
     axes: Mapping[str, Sequence[int]]
     x64: bool
     compiler_options: Mapping[str, object] | None
-    compute_dtype: str | None
-    max_relative_error: float
-    examples: Mapping[str, object] | None
     program: str | None
+    batched: bool
 
 
 def model(
@@ -139,9 +136,9 @@ def model(
 ) -> Callable[[Callable[..., object]], Model]:
     """Declare the decorated function as a model.
 
-    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters. The
-    leading axis of its array arguments is the rows. It returns an array or a tree of arrays with
-    the same leading axis. The result of a row must not depend on the other rows.
+    The function is called as `f(parameters, **inputs)`, or `f(**inputs)` without parameters, with
+    the inputs of one row: there is no batch axis. It returns an array or a tree of arrays. The
+    server applies `jax.vmap`, so the result of a row cannot depend on the rows of other clients.
 
     Args:
         inputs: Each name's `Input`, or a tree (dict, list, tuple) of them.
@@ -151,10 +148,11 @@ def model(
             requests without a deadline), `max_queue_rows`, `x64` (compute in 64 bits; implied by
             64-bit inputs), `compiler_options` (passed to XLA), `about` (a one-line description),
             `canary_share` (the share of requests that a new version gets beside the current one),
-            `compute_dtype` (a lower precision such as "bfloat16"; refused if it changes results by
-            more than `max_relative_error`, measured with `examples`, rows by input), `program` (a
-            string that changes whenever the function or a constant in it does, such as a commit:
-            with the same string, a restart loads executables without tracing).
+            `program` (a string that changes whenever the function or a constant in it does, such as
+            a commit: with the same string, a restart loads executables without tracing), `batched`
+            (the function takes whole batches: the leading axis of its inputs and outputs is the
+            rows. The result of a row must not depend on the others, which is tried with random
+            rows before the model is served; what depends on rare values may not be found).
     """
 
     def declare(function: Callable[..., object]) -> Model:
@@ -171,7 +169,7 @@ def model(
 
 def _require_names(given: Model) -> None:
     for what, text in (("name", given.name), ("version", given.version)):
-        if not isinstance(text, str) or not _NAME.fullmatch(text):
+        if not isinstance(text, str) or not NAME.fullmatch(text):
             raise DeclarationError(
                 f"the {what} {text!r} must be 1 to 64 letters, digits, '.', '_' or '-': it "
                 "becomes part of a URL."
@@ -192,8 +190,6 @@ def _require_sizes(given: Model) -> None:
         )
     if given.canary_share is not None and not 0 <= given.canary_share <= 1:
         raise DeclarationError("canary_share must be between 0 and 1.")
-    if given.compute_dtype not in (None, "bfloat16", "float16", "float32"):
-        raise DeclarationError("compute_dtype must be bfloat16, float16 or float32.")
     if given.deadline_seconds <= 0:
         raise DeclarationError("deadline_seconds must be positive.")
 

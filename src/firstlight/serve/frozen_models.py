@@ -22,9 +22,11 @@ from firstlight.serve.compiled_models import (
     LoadError,
     example_rows,
     precision_scope,
+    require_independent_rows,
     shortest_seconds,
 )
 from firstlight.serve.declaration import DeclarationError, FrozenOptions, Input, Model
+from firstlight.serve.program_text import Traits, traits_of
 from firstlight.serve.signature import Signature, Tensor
 from firstlight.warmstart import sealed
 from firstlight.warmstart.frozen import artifact as content
@@ -55,6 +57,7 @@ class FrozenModel(Model):
     """A model whose executables are in a file; made by `frozen`."""
 
     opened: Opened = field(default=None, repr=False)  # type: ignore[assignment]
+    digest: str = ""  # of the file
 
 
 def is_frozen(path: Path) -> bool:
@@ -108,11 +111,18 @@ def frozen(
             Input(tensor.dtype.name)  # a type that the protocol has
     except DeclarationError as error:
         raise DeclarationError(f"{where}: {artifact.function}: {error}") from None
-    options.setdefault("version", hashlib.sha256(body).hexdigest()[:12])
+    digest = hashlib.sha256(body).hexdigest()
+    options.setdefault("version", digest[:12])
     options.setdefault("about", f"{artifact.function}, frozen.")
     buckets = tuple(program.batch.rows if program.batch else 1 for program in programs)
     return FrozenModel(
-        _function(given), inputs, name or where.stem, buckets=buckets, opened=given, **options
+        _function(given),
+        inputs,
+        name or where.stem,
+        buckets=buckets,
+        opened=given,
+        digest=digest,
+        **options,
     )
 
 
@@ -271,8 +281,14 @@ def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
     wide = given.artifact.place.x64 and kind is WithJax
     placed: dict[int, object] = {}
     with precision_scope(wide):
-        buckets = tuple(_bucket(kind, given, signature, p, placed) for p in given.programs)
-    return Loaded(model, signature, (), {(): buckets}, needed, wide)
+        made = [_bucket(kind, given, signature, p, placed) for p in given.programs]
+        buckets = tuple(bucket for bucket, _ in made)
+        loaded = Loaded(model, signature, (), {(): buckets}, needed, wide, model.digest)
+        try:
+            require_independent_rows(loaded, made[0][1])
+        except LoadError as error:
+            raise LoadError(f"model {model.name!r}: {error}") from None
+    return loaded
 
 
 def _bucket(
@@ -281,7 +297,7 @@ def _bucket(
     signature: Signature,
     program: Program,
     placed: dict[int, object],
-) -> Bucket:
+) -> tuple[Bucket, Traits]:
     """placed: Parameters on the device, shared by all buckets."""
     begin = time.perf_counter()
     executable = kind(given.artifact, program)
@@ -292,7 +308,8 @@ def _bucket(
     run = partial(call, *example_rows(signature, rows, ()))
     run()  # the first call is not representative
     load_seconds = time.perf_counter() - begin
-    return Bucket(rows, (), call, shortest_seconds(run), load_seconds, True)
+    traits, seconds = traits_of(executable.text), shortest_seconds(run)
+    return Bucket(rows, (), call, seconds, load_seconds, True, traits.may_not_end), traits
 
 
 def _calling(

@@ -20,7 +20,8 @@ from firstlight.histfactory.internal_order import data_vector
 from firstlight.histfactory.programs import compiler_options
 from firstlight.serve.declaration import Input, Model
 
-#: A batch of fits takes as many steps as its slowest fit, so fits have few batch sizes.
+#: A batch of fits takes as many steps as its slowest fit, so fits have few batch sizes, and run one
+#: after another on a CPU.
 NLL_BUCKETS, FIT_BUCKETS = (1, 8, 64, 512), (1, 16)
 
 
@@ -34,13 +35,13 @@ def models_of(path: str) -> list[Model]:
     model = partial(_model, workspace, digest)
     made = [
         model("nll", hf.nll, {"parameters": parameters}, NLL_BUCKETS),
-        model("fit", _each(_fit), {"data": data}, FIT_BUCKETS),
+        model("fit", _fit, {"data": data}, FIT_BUCKETS),
     ]
     if workspace.poi is not None:
         tested = {"mu": Input("float64", ()), "data": data}
         made += [
-            model("significance", _each(_significance), {"data": data}, FIT_BUCKETS),
-            model("cls", _each(_cls), tested, FIT_BUCKETS),
+            model("significance", _significance, {"data": data}, FIT_BUCKETS),
+            model("cls", _cls, tested, FIT_BUCKETS),
         ]
     return made
 
@@ -78,6 +79,7 @@ def _model(
         x64=True,
         compiler_options=compiler_options(),
         program=f"{digest}-{_source_digest()}",
+        in_turn=buckets == FIT_BUCKETS and jax.default_backend() == "cpu",
     )
 
 
@@ -97,18 +99,6 @@ _ABOUT = {
     "significance": "Discovery significance: z0, p0 and the best-fit signal strength.",
     "cls": "Asymptotic CLs of a signal strength, observed and expected.",
 }
-
-
-def _each(function: Callable[..., object]) -> Callable[..., object]:
-    """Map a function of one row over all rows: a loop on a CPU, vectorized elsewhere."""
-
-    def of_rows(model: hf.Model, **rows: object) -> object:
-        def one(row: dict[str, Any]) -> Any:
-            return function(model, **row)
-
-        return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
-
-    return of_rows
 
 
 def _fit(model: hf.Model, data: object) -> dict[str, object]:

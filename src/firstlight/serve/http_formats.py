@@ -7,6 +7,7 @@ JSON is for people: `{"x": [[…], …]}` in, `{"y": [[…], …]}` out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import GenericAlias
 from typing import Any, NamedTuple
 
@@ -14,18 +15,24 @@ import msgspec
 import numpy as np
 
 from firstlight.serve.compiled_models import Loaded
-from firstlight.serve.engine import Result
+from firstlight.serve.jobs import Result
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
+    NOTHING_ASKED,
+    REQUEST_PARAMETERS,
     Array,
     InvalidRequestError,
     Rows,
     arrange,
     as_array,
     decode,
+    decode_whole,
     from_bytes,
     require_datatype,
+    require_known,
     reshape,
+    timeout_seconds,
+    whole,
     wrong_name,
 )
 
@@ -74,7 +81,7 @@ _NUMBERS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "V": flo
 _MAX_DEPTH = 8
 
 
-def _decoders(number: type) -> list[Any]:
+def _decoders(number: object) -> list[Any]:
     """Decoders of a flat list of numbers, of a list of lists, and so on."""
     decoders = []
     nested: object = number
@@ -85,6 +92,7 @@ def _decoders(number: type) -> list[Any]:
 
 
 _DECODERS = {kind: _decoders(number) for kind, number in _NUMBERS.items()}
+_WITH_FLOATS = _decoders(int | float)
 
 
 class ParsedRequest(NamedTuple):
@@ -123,7 +131,10 @@ class Protocol:
             if i is None or given[i] is not None:
                 raise wrong_name("input", sent.name, self._index, twice=i is not None)
             require_datatype(self._inputs[i], sent.datatype)
-            size = sent.parameters.get("binary_data_size") if sent.parameters else None
+            size = None
+            if sent.parameters:
+                require_known(f"input {sent.name!r}", sent.parameters, ("binary_data_size",))
+                size = sent.parameters.get("binary_data_size")
             if size is None:
                 given[i] = _from_json(self._inputs[i], sent)
             else:
@@ -137,14 +148,17 @@ class Protocol:
         return ParsedRequest(arrange(self.loaded, given), request.id, wanted, binary, timeout)
 
     def _wanted(self, request: _Request) -> tuple[tuple[int, ...], frozenset[int]]:
-        everything = request.parameters.get("binary_data_output") is True
+        require_known("the request", request.parameters, REQUEST_PARAMETERS, NOTHING_ASKED)
+        everything = _flag(request.parameters, "binary_data_output", default=False)
         wanted, binary = list(self._all) if not request.outputs else [], set()
         for output in request.outputs:
             i = self._output_index.get(output.name)
             if i is None or i in wanted:
                 raise wrong_name("output", output.name, self._output_index, twice=i is not None)
             wanted.append(i)
-            if output.parameters.get("binary_data", everything) is True:
+            about = f"output {output.name!r}"
+            require_known(about, output.parameters, ("binary_data",), NOTHING_ASKED)
+            if _flag(output.parameters, "binary_data", everything):
                 binary.add(i)
         if everything and not request.outputs:
             binary.update(wanted)
@@ -190,8 +204,12 @@ def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
     depth = len(start) - len(start.lstrip(b"["))
     decoders = _DECODERS[tensor.dtype.kind]
     nested = depth > 1 and depth <= len(decoders)
-    array = as_array(tensor, decode(decoders[depth - 1 if nested else 0], raw))
-    return reshape(tensor, array, sent.shape)
+    level = depth - 1 if nested else 0
+    if tensor.dtype.kind in "iu":
+        numbers = decode_whole(decoders[level], _WITH_FLOATS[level], raw)
+    else:
+        numbers = decode(decoders[level], raw)
+    return reshape(tensor, as_array(tensor, numbers), sent.shape)
 
 
 def _from_bytes(
@@ -205,14 +223,29 @@ def _from_bytes(
     return reshape(tensor, from_bytes(tensor, rest[:size]), sent.shape), rest[size:]
 
 
+def _flag(parameters: dict[str, Scalar], name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if type(value) is not bool:
+        raise InvalidRequestError(f"{name} is {str(value)[:20]!r}: give true or false.")
+    return value
+
+
 def _timeout(parameters: dict[str, Scalar]) -> float | None:
     """Seconds, from the parameter `timeout`, which Triton's clients send in microseconds."""
-    given = parameters.get("timeout")
-    if given is None:
-        return None
-    if type(given) is not int or given <= 0:
-        raise InvalidRequestError(f"timeout is {given!r}: give a positive number of microseconds.")
-    return given * 1e-6
+    return timeout_seconds(parameters["timeout"]) if "timeout" in parameters else None
+
+
+def _by_name(inputs: Sequence[Tensor], numbers: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
+    """A decoder of an object with nested lists by name; numbers: Types by kinds of dtypes."""
+    fields: list[tuple[str, object, object]] = []
+    for i, tensor in enumerate(inputs):
+        nested: Any = numbers[tensor.dtype.kind]
+        for _ in range(len(tensor.shape) + 1):
+            nested = list[nested]
+        fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
+    names = {f"f{i}": tensor.name for i, tensor in enumerate(inputs)}
+    struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(struct)
 
 
 class PlainJson:
@@ -221,23 +254,32 @@ class PlainJson:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self._names = [tensor.name for tensor in loaded.signature.outputs]
-        fields: list[tuple[str, object, object]] = []
-        for i, tensor in enumerate(loaded.signature.inputs):
-            nested: Any = _NUMBERS[tensor.dtype.kind]
-            for _ in range(len(tensor.shape) + 1):
-                nested = list[nested]
-            fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
-        names = {f"f{i}": tensor.name for i, tensor in enumerate(loaded.signature.inputs)}
-        struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
-        self._decoder = msgspec.json.Decoder(struct)
+        inputs = loaded.signature.inputs
+        self._decoder = _by_name(inputs, _NUMBERS)
+        self._with_floats = _by_name(inputs, {**_NUMBERS, "i": int | float, "u": int | float})
 
     def read(self, body: Any) -> Rows:
-        request = decode(self._decoder, body)
+        try:
+            request = decode(self._decoder, body)
+        except InvalidRequestError as error:
+            request = self._with_whole_floats(body, error)
         given: list[Array | None] = []
         for i, tensor in enumerate(self.loaded.signature.inputs):
             value = getattr(request, f"f{i}")
             given.append(None if value is msgspec.UNSET else as_array(tensor, value))
         return arrange(self.loaded, given)
+
+    def _with_whole_floats(self, body: Any, error: InvalidRequestError) -> Any:
+        """The request if its integers are written as 1.0; else the error is raised."""
+        try:
+            request = decode(self._with_floats, body)
+            for i, tensor in enumerate(self.loaded.signature.inputs):
+                value = getattr(request, f"f{i}")
+                if tensor.dtype.kind in "iu" and value is not msgspec.UNSET:
+                    setattr(request, f"f{i}", whole(value))
+        except (InvalidRequestError, OverflowError, ValueError):
+            raise error from None
+        return request
 
     def write(self, extents: dict[str, int] | None, result: Result) -> bytes:
         """extents: The variable sizes before padding."""

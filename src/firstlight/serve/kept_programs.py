@@ -20,7 +20,7 @@ from firstlight.warmstart.jax_cache import current_store
 from firstlight.warmstart.warning import warn
 
 #: Version of the stored form; entries of other versions are not found.
-_FORM = 1
+_FORM = 2
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -44,6 +44,7 @@ class Kept(msgspec.Struct, frozen=True):
     """All executables of a model."""
 
     outputs: list[Output]
+    rows_may_meet: bool
     executables: list[Executable]
 
     def signature(self, model: Model) -> Signature:
@@ -52,7 +53,7 @@ class Kept(msgspec.Struct, frozen=True):
         outputs = tuple(
             Tensor(o.name, jax.numpy.dtype(o.dtype), tuple(o.shape)) for o in self.outputs
         )
-        return Signature(inputs, outputs, axes, model.function)
+        return Signature(inputs, outputs, axes, model.function, self.rows_may_meet)
 
 
 def key_of(model: Model, abstract: object, wide: bool) -> str | None:
@@ -62,8 +63,14 @@ def key_of(model: Model, abstract: object, wide: bool) -> str | None:
     leaves, tree = jax.tree.flatten(abstract)
     device = jax.devices()[0]
     parts = (
-        *(_FORM, model.program, model.name, wide, model.compute_dtype, model.compiler_options),
-        *(tuple(model.buckets), sorted(model.axes.items()), declared_inputs(model)[0]),
+        *(_FORM, model.program, model.name, wide, model.compiler_options),
+        *(
+            model.batched,
+            model.in_turn,
+            tuple(model.buckets),
+            sorted(model.axes.items()),
+            declared_inputs(model)[0],
+        ),
         *(str(tree), [(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
         *(device.device_kind, len(jax.devices()), device.client.platform_version),
         *(os.environ.get("XLA_FLAGS"), jax.config.jax_default_matmul_precision),
@@ -92,6 +99,7 @@ def keep(key: str, signature: Signature, executables: dict[tuple[Sizes, int], An
     try:
         kept = Kept(
             [Output(t.name, t.dtype.name, list(t.shape)) for t in signature.outputs],
+            signature.rows_may_meet,
             [
                 Executable(sizes, rows, serialize(call)[0], work_bytes)
                 for (sizes, rows), (call, work_bytes) in executables.items()

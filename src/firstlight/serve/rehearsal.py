@@ -1,15 +1,16 @@
 """Synthetic requests before the first real one, so that all code on its path has already run.
 
-They pass through the same connection, protocol, engine and executables, with separate metrics.
+They pass through a socket and the same protocol, engine and executables, with separate metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import re
+import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -19,10 +20,9 @@ from firstlight.serve.compiled_models import Loaded, example_rows
 from firstlight.serve.engine import Engine
 from firstlight.serve.http_server import Connection, Server
 from firstlight.serve.models import Models
-from firstlight.serve.reader_messages import Computed, Infer, Message
-from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.telemetry.values import Values
 
+_LENGTH = re.compile(rb"content-length: (\d+)")
 #: Requests of each format, and the time after which fewer are enough.
 _MAX_REQUESTS, _MAX_SECONDS = 32, 0.2
 
@@ -49,14 +49,61 @@ class Loopback:
         self.models = Models(self.engine, self.values, lambda: 1.0)
         app = App(self.models, self.values)
         app.ready = True
-        self._connection = Connection(Server(app))
+        self._server, self._connection = Server(app), Connection(Server(app))
         self._connection.connection_made(_NullTransport())
 
     async def ask(self, request: bytes) -> None:
-        """Send a request and wait for its answer."""
+        """Pass in a request and wait until it has been answered."""
         receive(self._connection, request)
         while not self.engine.idle:
             await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._server.close()
+        self.engine.close()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of these models that is connected by a real socket."""
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(self._server.connection, "127.0.0.1", 0)
+        try:
+            address = listener.sockets[0].getsockname()
+            _, made = await loop.create_connection(Client, *address[:2])
+            try:
+                yield made
+            finally:
+                made.transport.abort()
+        finally:
+            listener.close()
+
+
+class Client(asyncio.Protocol):
+    """Sends one request after the other."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self._seen, self._answered = b"", asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        head, found, body = self._seen.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if found and (length is None or len(body) >= int(length[1])):
+            self._answered.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._answered.set()
+
+    async def ask(self, request: bytes) -> None:
+        """Send a request and wait for its answer."""
+        self._seen = b""
+        self._answered.clear()
+        self.transport.write(request)
+        await self._answered.wait()
 
 
 def receive(connection: Connection, request: bytes) -> None:
@@ -69,14 +116,24 @@ def receive(connection: Connection, request: bytes) -> None:
         connection.buffer_updated(len(part))
 
 
-async def rehearse(loaded: Sequence[Loaded]) -> None:
-    """Answer example requests of every model, in plain JSON and both formats of the protocol."""
-    loopback = Loopback()
+async def rehearse(loaded: Sequence[Loaded]) -> dict[tuple[str, str], float]:
+    """Answer example requests of every model, in plain JSON and both formats of the protocol.
+
+    Returns:
+        The median latency in seconds of each name and version, over a real socket.
+    """
+    loopback, medians = Loopback(), {}
     for one in loaded:
         loopback.models.put(one)
-        for request in _repeated(one):
-            await loopback.ask(request)
-    loopback.engine.close()
+        async with loopback.client() as client:
+            seconds = []
+            for request in _repeated(one):
+                begin = time.perf_counter()
+                await client.ask(request)
+                seconds.append(time.perf_counter() - begin)
+        medians[one.model.name, one.model.version] = statistics.median(seconds)
+    loopback.close()
+    return medians
 
 
 def _repeated(loaded: Loaded) -> Iterator[bytes]:
@@ -113,27 +170,3 @@ def _requests(loaded: Loaded) -> list[bytes]:
 def _post(path: str, body: bytes, more: bytes = b"") -> bytes:
     length = b"content-length: %d\r\n" % len(body)
     return b"POST %s HTTP/1.1\r\n%s%s\r\n%s" % (path.encode(), length, more, body)
-
-
-def rehearse_reading(setup: ReaderSetup) -> None:
-    """`rehearse` for a reader process, with zeros as results."""
-    versions = {described.number: described.loaded for described in setup.versions}
-
-    def compute(message: Message) -> None:
-        assert isinstance(message, Infer)
-        signature = versions[message.version].signature
-        sizes = dict(zip(signature.axes, message.sizes, strict=True))
-        shapes = [(message.rows, *tensor.sized(sizes)) for tensor in signature.outputs]
-        sent = [
-            memoryview(bytes(math.prod(shape) * tensor.dtype.itemsize))
-            for shape, tensor in zip(shapes, signature.outputs, strict=True)
-        ]
-        reader.received(Computed(message.number, sent))
-
-    reader = Reader(compute)
-    reader.set_up(replace(setup, token=None))
-    connection = Connection(Server(reader))
-    connection.connection_made(_NullTransport())
-    for loaded in versions.values():
-        for request in _repeated(loaded):
-            receive(connection, request)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,7 @@ class Signature:
     outputs: tuple[Tensor, ...]
     axes: Mapping[str, tuple[int, ...]]
     function: Callable[..., object]  # (*leading, *inputs) -> tuple of outputs, jitted
+    rows_may_meet: bool = True  # False: by construction, no row affects another
 
     @property
     def lanes(self) -> list[Sizes]:
@@ -76,12 +77,62 @@ def signature_of(model: Model, parameters: tuple[object, ...]) -> Signature:
         return tuple(leaf for _, leaf in leaves)
 
     flat.__name__ = model.name.replace("-", "_")  # JAX reports and caches it by this name
+    # A function of one row is jitted by itself, so that it is traced once for all sizes.
+    one_row = None if model.batched else jax.jit(flat, inline=True)
+    of_rows = flat if one_row is None else _mapped(one_row, len(parameters), model)
     options = dict(model.compiler_options) if model.compiler_options else None
-    program = jax.jit(flat, compiler_options=options)
+    program = jax.jit(of_rows, compiler_options=options)
     # A compiled size, so that it is traced once; a single row would not reveal the row axis.
     rows = next((rows for rows in model.buckets if rows > 1), 2)
-    outputs = _outputs(Signature(inputs, (), axes, program), names, parameters, rows)
-    return Signature(inputs, outputs, axes, program)
+    traced = Signature(inputs, (), axes, program)
+    outputs = _outputs(traced, names, parameters, rows)
+    may_meet = one_row is None or _has_rules_for_batches(one_row, traced, parameters)
+    return replace(traced, outputs=outputs, rows_may_meet=may_meet)
+
+
+def _mapped(one_row: Callable[..., Any], leading: int, model: Model) -> Callable[..., Any]:
+    """A function of one row as one of all rows; the first `leading` arguments are shared."""
+
+    def of_rows(*arguments: Any) -> Any:
+        shared, rows = arguments[:leading], arguments[leading:]
+        if model.in_turn:
+            return jax.lax.map(lambda row: one_row(*shared, *row), rows)
+        return jax.vmap(lambda *row: one_row(*shared, *row))(*rows)
+
+    of_rows.__name__ = one_row.__name__
+    return of_rows
+
+
+def _has_rules_for_batches(
+    one_row: Callable[..., Any], signature: Signature, parameters: tuple[object, ...]
+) -> bool:
+    """Whether something in a function of one row says itself what it does with many rows."""
+    row = [
+        jax.ShapeDtypeStruct(struct.shape[1:], struct.dtype)
+        for struct in signature.structs(1, signature.lanes[0])
+    ]
+    jaxpr = jax.make_jaxpr(one_row)(*parameters, *row).jaxpr
+    return any(map(_is_rule_for_batches, _equations(jaxpr, set())))
+
+
+def _is_rule_for_batches(equation: Any) -> bool:
+    name = equation.primitive.name
+    if name.endswith("_callback"):
+        return not str(equation.params.get("vmap_method")).startswith("sequential")
+    return bool(name == "custom_vmap_call")
+
+
+def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
+    """All equations of a program, those of its inner programs included, each once."""
+    if id(jaxpr) in seen:
+        return
+    seen.add(id(jaxpr))
+    for equation in jaxpr.eqns:
+        yield equation
+        for leaf in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(leaf, "jaxpr", leaf)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner, seen)
 
 
 def declared_inputs(model: Model) -> tuple[tuple[Tensor, ...], dict[str, Sizes], Any]:
@@ -157,6 +208,18 @@ def _outputs(
         Tensor(name, leaf.dtype, tuple(shape[1:]))
         for name, leaf, shape in zip(names, first, shapes, strict=True)
     )
+
+
+def described(signature: Signature) -> dict[str, list[str]]:
+    """Inputs and outputs in words, such as "x float32 [16]"; equal for equal formats."""
+    return {
+        what: [
+            f"{t.name} {t.dtype.name} [{', '.join(map(str, t.shape))}]"
+            + (" (optional)" if t.default is not None else "")
+            for t in tensors
+        ]
+        for what, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }
 
 
 def _name(path: tuple[object, ...]) -> str:

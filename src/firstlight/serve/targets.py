@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from firstlight.errors import FirstlightError
-from firstlight.serve.declaration import Model
+from firstlight.serve.declaration import NAME, Model
 from firstlight.serve.frozen_models import frozen, is_frozen, runs_without_jax
+from firstlight.serve.repository import SUFFIXES
 
 
 class TargetError(FirstlightError):
@@ -48,6 +49,18 @@ def models_in(target: str) -> list[Model]:
     found = list(_declared(module).values())
     if not found:
         raise TargetError(f"{path} declares no model. Decorate a function with @serve.model(...).")
+    return found
+
+
+def model_in_folder(folder: Path, name: str) -> list[Model]:
+    """The model NAME of NAME.py or NAME.frozen. Raises TargetError if there is none."""
+    paths = [folder / (name + suffix) for suffix in SUFFIXES] if NAME.fullmatch(name) else []
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise TargetError(f"the repository has no {name[:80]}.py or {name[:80]}.frozen.")
+    found = [model for model in models_in(str(path)) if model.name == name]
+    if not found:
+        raise TargetError(f"{path.name} declares no model called {name!r}.")
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,14 +15,30 @@ from firstlight.serve.compiled_models import Arrays, Loaded
 from firstlight.serve.signature import Signature, Tensor
 
 Array = np.ndarray[Any, Any]
+#: The longest timeout of a request, in seconds.
+MAX_TIMEOUT = 3600.0
+#: A compressed body may grow to the first, or else by the second.
+_SMALL_BYTES, _MAX_GROWTH = 2**20, 100
+#: Parameters of requests, and those that Triton's clients send when they ask for nothing.
+REQUEST_PARAMETERS = ("timeout", "binary_data_output")
+NOTHING_ASKED: Mapping[str, Collection[object]] = {
+    "priority": (0,),
+    "sequence_id": (0, ""),
+    "sequence_start": (False,),
+    "sequence_end": (False,),
+    "classification": (0,),
+}
 
 
 class InvalidRequestError(Exception):
     """A request that cannot be answered with a result; the message is sent to the client."""
 
-    def __init__(self, message: str, status: int = 400, valid: object = None) -> None:
+    def __init__(
+        self, message: str, status: int = 400, valid: object = None, more: bytes = b""
+    ) -> None:
+        """more: Further header lines of the answer."""
         super().__init__(message)
-        self.status, self.valid = status, valid
+        self.status, self.valid, self.more = status, valid, more
 
 
 class Rows(NamedTuple):
@@ -44,6 +62,29 @@ def decode(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
         raise InvalidRequestError("the request is not UTF-8.") from None
 
 
+def decode_whole(
+    strict: msgspec.json.Decoder[Any], with_floats: msgspec.json.Decoder[Any], body: Any
+) -> Any:
+    """Decode integers, which JSON may write as 1.0: it has one type of numbers."""
+    try:
+        return decode(strict, body)
+    except InvalidRequestError as error:
+        try:
+            return whole(decode(with_floats, body))
+        except (InvalidRequestError, OverflowError, ValueError):
+            raise error from None
+
+
+def whole(tree: Any) -> Any:
+    """A list of lists with integers for floats. Raises ValueError for 1.5."""
+    if isinstance(tree, list):
+        return [whole(item) for item in tree]
+    number = int(tree)
+    if number != tree:
+        raise ValueError
+    return number
+
+
 def as_array(tensor: Tensor, numbers: object) -> Array:
     """Convert numbers to the model's dtype; numbers out of range are an InvalidRequestError.
 
@@ -51,7 +92,10 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
     manager per request would take as long as the conversion.
     """
     try:
-        return np.array(numbers, tensor.dtype)
+        array: Array = np.array(numbers, tensor.dtype)
+        if tensor.dtype.kind == "V" and np.isinf(array).any():  # bfloat16 overflows in silence
+            raise OverflowError
+        return array
     except (OverflowError, FloatingPointError, RuntimeWarning):
         message = f"input {tensor.name!r}: a number is out of range for {tensor.datatype}."
         raise InvalidRequestError(message) from None
@@ -61,11 +105,61 @@ def as_array(tensor: Tensor, numbers: object) -> Array:
 
 def reshape(tensor: Tensor, array: Array, shape: list[int]) -> Array:
     """Reshape an input's numbers to the shape that the request gives."""
-    if not shape or min(shape) < 0 or math.prod(shape) != array.size:
+    # NumPy has a maximum of dimensions, and of their product: at most one more than the model's
+    # is looked at, which `arrange` then refuses with the valid shapes.
+    is_readable = 0 < len(shape) <= len(tensor.shape) + 2 and min(shape) > 0
+    if not is_readable or math.prod(shape) != array.size:
         raise InvalidRequestError(
-            f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
+            f"input {tensor.name!r} has {array.size} numbers, its shape is {_shown(shape)}."
         )
     return array.reshape(shape)
+
+
+def _shown(shape: list[int]) -> str:
+    """The beginning of a shape that a client has sent."""
+    return "[" + ", ".join(str(size)[:20] for size in shape[:16]) + (", …]" if shape[16:] else "]")
+
+
+def require_known(
+    what: str,
+    given: Mapping[str, object],
+    known: Collection[str],
+    harmless: Mapping[str, Collection[object]] = MappingProxyType({}),
+) -> None:
+    """Refuse parameters that would otherwise be ignored, except values that ask for nothing."""
+    for name, value in given.items():
+        asks_nothing = any(type(value) is type(no) and value == no for no in harmless.get(name, ()))
+        if name not in known and not asks_nothing:
+            can = ", ".join(known) if known else "none"
+            raise InvalidRequestError(
+                f"{what}: the parameter {name[:80]!r} is not supported. Supported: {can}."
+            )
+
+
+def inflated(body: Any, most: int) -> bytes:
+    """The content of a gzip or zlib stream, which may have `most` bytes at most."""
+    # A stream may grow a thousandfold: its sender must at least send in proportion.
+    limit = min(most, max(_SMALL_BYTES, _MAX_GROWTH * len(body)))
+    stream = zlib.decompressobj(wbits=47)  # gzip or zlib
+    try:
+        content = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidRequestError(f"the body cannot be decompressed: {error}.") from None
+    if len(content) > limit:
+        raise InvalidRequestError(f"the body has more than {limit} bytes decompressed.", 413)
+    if not stream.eof or stream.unused_data:
+        raise InvalidRequestError("the body is not one whole compressed stream.")
+    return content
+
+
+def timeout_seconds(given: object) -> float:
+    """The parameter `timeout`, which Triton's clients send in microseconds."""
+    if type(given) is not int or not 0 < given <= MAX_TIMEOUT * 1e6:
+        raise InvalidRequestError(
+            f"timeout is {str(given)[:20]!r}: give a whole number of microseconds, more than 0 and "
+            f"at most {MAX_TIMEOUT * 1e6:.0f}."
+        )
+    return given * 1e-6
 
 
 def require_datatype(tensor: Tensor, datatype: str) -> None:
@@ -154,9 +248,9 @@ def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tup
     chosen = []
     for axis, sizes in signature.axes.items():
         fitting = [size for size in sizes if size >= extents.get(axis, 1)]
-        if not fitting:
+        if not fitting or extents.get(axis, 1) < 1:
             raise InvalidRequestError(
-                f"axis {axis!r} has {extents[axis]} entries: at most {sizes[-1]} are served.",
+                f"axis {axis!r} has {extents[axis]} entries: 1 to {sizes[-1]} are served.",
                 valid=valid_shapes(loaded),
             )
         chosen.append(fitting[0])

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from firstlight.errors import FirstlightError
 from firstlight.serve.declaration import Model
-from firstlight.serve.engine import Batch, Reason
+from firstlight.serve.jobs import Reason
+from firstlight.serve.lanes import Batch
 from firstlight.telemetry.collectors import Destination, Signal, add_resource
 
 #: Notes waiting to be sent; beyond that the oldest are dropped.

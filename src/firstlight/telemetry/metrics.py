@@ -87,8 +87,16 @@ CANCELLED = _counter(
     "cancelled_requests_total", "Requests whose client left before their batch.", "model"
 )
 NAN_ROWS = _counter("nan_rows_total", "Rows of results with a NaN.", "model", "version")
+CANARIES_TAKEN_BACK = _counter(
+    "canaries_taken_back_total", "Canaries ended because they failed, or on request.", "model"
+)
 OUT_OF_MEMORY = _counter(
     "device_out_of_memory_total", "Batches repeated in smaller buckets.", "model"
+)
+BATCH_OVERDUE = _gauge(
+    "batch_overdue_seconds",
+    "How long a batch has run that takes more than ten times its usual time; else 0.",
+    "model",
 )
 QUEUE_LENGTH = _gauge("queue_length", "Rows in the queue.", "model")
 READY = _gauge("ready", "1 while the server is ready, 0 before and while draining.")

@@ -34,8 +34,11 @@ class Exporter:
             ]
             for metric in CATALOGUE
         }
-        written = self._written
-        for metric, labels, series in self._values.series:
+        written, present = self._written, self._values.series
+        if len(written) > len(present):  # some were dropped
+            self._written = written = {one[2]: written[one[2]] for one in present
+                                       if one[2] in written}  # fmt: skip
+        for metric, labels, series in present:
             known = written.get(series)
             if known is None:
                 if metric.name not in by_metric:

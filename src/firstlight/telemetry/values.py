@@ -53,7 +53,7 @@ class Values:
 
     def __init__(self) -> None:
         self._series: dict[tuple[Metric, Labels], Counter | Histogram] = {}
-        #: The same as a list, which only grows, so it may be read while series are added.
+        #: The same as a list, which may be read meanwhile: it only grows, or is replaced.
         self.series: list[tuple[Metric, Labels, Counter | Histogram]] = []
         self._gauges: dict[tuple[Metric, Labels], Callable[[], float]] = {}
 
@@ -75,6 +75,16 @@ class Values:
 
     def drop_gauge(self, metric: Metric, *labels: str) -> None:
         self._gauges.pop((metric, labels), None)
+
+    def drop(self, **labels: str) -> None:
+        """Forget all counters and histograms with these labels; their owners may still count."""
+
+        def is_meant(metric: Metric, found: Labels) -> bool:
+            return labels.items() <= dict(zip(metric.labels, found, strict=True)).items()
+
+        kept = [one for one in self.series if not is_meant(one[0], one[1])]
+        self._series = {(metric, found): series for metric, found, series in kept}
+        self.series = kept
 
     def _made(self, key: tuple[Metric, Labels], series: Counter | Histogram) -> Counter | Histogram:
         kept = self._series.setdefault(key, series)  # another thread may have been faster

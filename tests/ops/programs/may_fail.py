@@ -15,5 +15,7 @@ def check(x):
 
 @serve.model(inputs={"x": serve.Input("float32", (4,))}, buckets=(1, 2, 4, 8), version="2")
 def demo(x):
-    x = jax.pure_callback(check, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-    return {"y": jnp.tanh(x).sum(axis=1)}
+    x = jax.pure_callback(
+        check, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"
+    )
+    return {"y": jnp.tanh(x).sum()}

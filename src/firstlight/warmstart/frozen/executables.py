@@ -29,6 +29,11 @@ class Executable:
         """Copy a leaf to the device, for use in many calls."""
         raise NotImplementedError
 
+    @property
+    def text(self) -> str | None:
+        """The program as XLA compiled it (HLO), if the executable still has it."""
+        raise NotImplementedError
+
     def rebuild(self, leaves: Leaves) -> Any:
         """The results as the function returns them."""
         return trees.unflatten(self._program.out_shape, iter(leaves))
@@ -57,12 +62,18 @@ class WithoutJax(Executable):
     """Run by jaxlib alone: NumPy arrays in and out."""
 
     def __init__(self, artifact: Artifact, program: Program) -> None:
-        from firstlight.warmstart.frozen.jaxlib_runtime import OnDevice, dtype, runner
+        from firstlight.warmstart.frozen.jaxlib_runtime import (
+            OnDevice,
+            dtype,
+            loaded_executable,
+            runner,
+        )
 
         super().__init__(program)
         self._kept = [(i, dtype(program.in_leaves[i].dtype)) for i in program.kept]
         self._on_device = OnDevice
-        self._run = runner(program.executable, program.out_leaves, artifact.needs_lapack)
+        self._loaded = loaded_executable(program.executable, artifact.needs_lapack)
+        self._run = runner(self._loaded, program.out_leaves)
 
     def run(self, leaves: Leaves) -> Leaves:
         import numpy as np
@@ -73,6 +84,11 @@ class WithoutJax(Executable):
             is_placed = isinstance(leaf, self._on_device)
             arrays.append(leaf if is_placed else np.asarray(leaf, kind, order="C"))
         return self._run(arrays)
+
+    @property
+    def text(self) -> str | None:
+        modules = self._loaded.hlo_modules()
+        return str(modules[0].to_string()) if modules else None
 
     def on_device(self, array: object) -> Any:
         return self._on_device(array)
@@ -110,6 +126,11 @@ class WithJax(Executable):
 
     def on_device(self, array: object) -> Any:
         return self.place(array)
+
+    @property
+    def text(self) -> str | None:
+        text: str | None = self.compiled.as_text()
+        return text
 
     def rebuild(self, leaves: Leaves) -> Any:
         return self._out_tree.unflatten(leaves)

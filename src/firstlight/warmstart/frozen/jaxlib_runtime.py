@@ -23,16 +23,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 Run = Callable[[Sequence[Any]], list[Any]]
 
 
-def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Run:
-    """A function from NumPy arrays to NumPy arrays."""
+def loaded_executable(executable: bytes, needs_lapack: bool) -> Any:
+    """jaxlib's object of an executable."""
     from jaxlib import _jax  # type: ignore[attr-defined]
 
     if needs_lapack:
         start_lapack()
     device, _ = _device()
-    loaded = device.client.deserialize_executable(
+    return device.client.deserialize_executable(
         executable, executable_devices=_jax.DeviceList((device,))
     )
+
+
+def runner(loaded: Any, outputs: Sequence[Leaf]) -> Run:
+    """A function from NumPy arrays to NumPy arrays, which runs a `loaded_executable`."""
     kinds = [(leaf.shape, dtype(leaf.dtype)) for leaf in outputs]
     handlers = [_handler(shape, kind) for shape, kind in kinds]
 
