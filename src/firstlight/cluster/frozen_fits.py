@@ -23,12 +23,10 @@ from firstlight.cluster.errors import ClusterError
 from firstlight.histfactory.engine import FIT_PROGRAMS, Eager
 from firstlight.histfactory.fitting import problem_of
 from firstlight.histfactory.internal_order import to_internal
-from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.likelihood import Prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem
-
-#: Leaves of a `Minimum` in a fit: all but the Hessian.
-_RESULTS = len(Minimum._fields) - 1
+from firstlight.histfactory.programs import PackedProgram, Packing, in_one_vector, leaves_of
 
 
 def frozen_programs(model: Model) -> bytes:
@@ -65,14 +63,20 @@ def install(model: Model, executables: bytes) -> None:
 
 def _run(function: Any, name: str, prepared: Prepared, problem: Problem) -> Any:
     """Run a frozen program, called as `Program` calls it."""
-    results = function(*_leaves(prepared, problem), program=name)
-    found = Minimum(*results[:_RESULTS])
-    return (found, *results[_RESULTS:]) if len(results) > _RESULTS else found
+    packed = function(*_leaves(prepared, problem), program=name)
+    return Packing(_example(problem, name)).unpacked(np.asarray(packed))
+
+
+def _example(problem: Problem, name: str) -> Any:
+    """A result in the form in which a program returns it."""
+    point, number, count = problem.start, np.float64(0), np.int32(0)
+    found = Minimum(point, number, point, number, count, count, count)
+    return (found, np.bool_(True)) if name == "first" else found
 
 
 def _leaves(prepared: Prepared, problem: Problem) -> list[Any]:
     arrays = [getattr(prepared, name) for name in _array_names()]
-    return [*arrays, *problem.data, *problem[1:]]
+    return [*arrays, in_one_vector(leaves_of(problem))]
 
 
 def _array_names() -> list[str]:
@@ -80,25 +84,21 @@ def _array_names() -> list[str]:
 
 
 def _freeze(path: Path, engine: Eager) -> None:
-    import jax.numpy as jnp
-
     from firstlight.histfactory.precision import float64_scope
     from firstlight.histfactory.programs import compiler_options
     from firstlight.warmstart import Example, freeze
 
     codes = engine.prepared.codes
     names = _array_names()
-    count = len(names)
+    start = to_internal(engine.model, engine.model.init)
+    problem = problem_of(engine, engine.asimov(start))._replace(near=np.float64(0))
 
     def search(*leaves: Any, program: str) -> Any:
+        # The same program as in this process, or the digits would differ.
         model = Prepared(**dict(zip(names, leaves, strict=False)), codes=codes)
-        problem = Problem(Data(*leaves[count : count + 2]), *leaves[count + 2 :])
-        found = FIT_PROGRAMS[program].function(model, problem, xp=jnp)
-        minimum, *flag = (found,) if isinstance(found, Minimum) else found
-        return (*minimum[:_RESULTS], *flag)
+        packed = PackedProgram(FIT_PROGRAMS[program].function, (problem,))
+        return packed.in_program(model, leaves[-1])
 
-    start = to_internal(engine.model, engine.model.init)
-    problem = problem_of(engine, engine.asimov(start))
     leaves = [np.asarray(leaf, np.float64) for leaf in _leaves(engine.prepared, problem)]
     calls = [Example(*leaves, program=name) for name in FIT_PROGRAMS]
     with float64_scope():

@@ -9,6 +9,7 @@ traced engine puts the same search into the caller's program, with derivatives.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -260,9 +261,10 @@ def eager_engine(
     """The engine of calls outside JAX transformations; see `Eager`."""
     if not require_positive:
         return Eager(model, compiled, devices)
-    from firstlight.histfactory.positivity import Positive  # other fits do not need it
-
-    return Positive(model, compiled, devices)
+    # By name: other fits do not need it, and it is written with this module.
+    positivity = importlib.import_module("firstlight.histfactory.positivity")
+    engine: Eager = positivity.Positive(model, compiled, devices)
+    return engine
 
 
 def _stacked(problems: Sequence[Problem]) -> Problem:

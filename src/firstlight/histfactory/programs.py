@@ -167,22 +167,28 @@ class PackedProgram:
 
     def __call__(self, prepared: Prepared, leaves: list[Any]) -> Any:
         """The result in NumPy arrays; leaves: those of the arguments, in their order."""
-        vector = np.concatenate(leaves, axis=None, dtype=np.float64)
+        vector = in_one_vector(leaves)
         with float64_scope():
             packed = np.asarray(self._jitted(prepared, vector))
         assert self._result is not None
         return self._result.unpacked(packed)
 
+    def in_program(self, prepared: Prepared, vector: Array) -> Array:
+        """The program itself: from one vector to one vector."""
+        found = self._function(prepared, *self._given.unpacked(vector), xp=jnp)
+        self._result = Packing(found)
+        leaves = [jnp.ravel(leaf).astype(jnp.float64) for leaf in leaves_of(found)]
+        return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
+
     @cached_property
     def _jitted(self) -> Callable[[Prepared, Array], Array]:
-        def in_program(prepared: Prepared, vector: Array) -> Array:
-            found = self._function(prepared, *self._given.unpacked(vector), xp=jnp)
-            self._result = Packing(found)
-            leaves = [jnp.ravel(leaf).astype(jnp.float64) for leaf in leaves_of(found)]
-            return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
-
-        program: Callable[..., Any] = jax.jit(in_program, compiler_options=compiler_options())
+        program: Callable[..., Any] = jax.jit(self.in_program, compiler_options=compiler_options())
         return program
+
+
+def in_one_vector(leaves: list[Any]) -> Array:
+    """All numbers of some arrays, in their order."""
+    return np.concatenate(leaves, axis=None, dtype=np.float64)
 
 
 class Packing:

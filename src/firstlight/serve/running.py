@@ -309,12 +309,19 @@ class _Reloading:
     def __init__(self, service: Service, declare: Callable[[], Sequence[Model]], say: Say) -> None:
         self._service, self._declare, self._say = service, declare, say
         self._task: asyncio.Task[None] | None = None
+        self._asked = False
 
     def ask(self) -> None:
         if not self._service.app.ready:
             return  # starting, with the current file, or stopping
+        self._asked = True  # also during a reload, which may have read the file before it changed
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._reload())
+            self._task = asyncio.get_running_loop().create_task(self._reload_while_asked())
+
+    async def _reload_while_asked(self) -> None:
+        while self._asked:
+            self._asked = False
+            await self._reload()
 
     async def _reload(self) -> None:
         service, begin, models = self._service, time.perf_counter(), self._service.models
