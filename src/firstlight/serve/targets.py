@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from firstlight.errors import FirstlightError
@@ -85,20 +86,30 @@ def _as_models(value: Any, target: str) -> Iterable[Model]:
     return models
 
 
+class _Source(SourceFileLoader):
+    """Reads the file anew: kept bytecode counts as that of a file edited within the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def _import(path: Path) -> ModuleType:
     """Import a file as `python FILE` would: with its folder on the path."""
     if not path.is_file():
         raise TargetError(f"{path}: no such file. Give FILE.py or FILE.py:NAME.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise TargetError(f"{path} is not a Python file.")
+    loader = _Source(path.stem, str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[path.stem] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except FirstlightError:
         raise
     except (Exception, SystemExit) as error:
